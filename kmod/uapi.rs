@@ -12,7 +12,8 @@
 //! - A **domain** is the set of processes that may share. Region ids mean something only inside a
 //!   domain.
 //! - A **region** is user memory that its owner published: pinned once, copied from or to by many.
-//! - An **engine** moves bytes without the caller: the channels of a DMA engine, or kernel threads.
+//! - An **engine** moves bytes without the caller: the channels of a DMA engine, kernel threads, or
+//!   a thread of the process that submits.
 //! - A **request** is a transfer between two regions that an engine works on while its submitter
 //!   goes on: a queue of fragments, claimed one by one by the engine or by CPUs that help.
 //!
@@ -125,7 +126,7 @@ pub const REQUEST_DONE: u32 = 2;
 /// State of a request: ended before that; nobody writes to the destination for it any more.
 pub const REQUEST_FAILED: u32 = 3;
 
-/// [`RequestStatus::mode`]: the engine takes no more fragments.
+/// [`RequestInfo::mode`]: the engine takes no more fragments.
 pub const MODE_CPU: u32 = 1 << 0;
 
 /// [`RegionInfo::state`]: what is behind the owner's addresses has changed since it was pinned.
@@ -288,7 +289,8 @@ pub const REGION_INFO: u32 = 0xC030_CC07;
 /// - `EINVAL`: not exactly one direction, more than [`MAX_IOV`] pieces or ranges that are not
 ///   blocks, pieces or ranges that hold fewer than `length` bytes, `region_iov` or `stride` without
 ///   ranges, or `stride` without blocks or with an array.
-/// - `EFAULT`: the caller's memory cannot be read or written and nothing was copied.
+/// - `EFAULT`: the caller's memory cannot be read or written, or the region's has lost what was in
+///   it, and nothing was copied.
 /// - `ESTALE`: the owner unmapped or replaced the memory.
 /// - `EOWNERDEAD`: the owner is gone.
 pub const REGION_COPY: u32 = 0xC048_CC09;
@@ -733,8 +735,8 @@ pub struct RequestStatus {
     pub front: u64,
     /// Errno of a request that failed, otherwise zero.
     pub error: i32,
-    /// `MODE_*` bits.
-    pub mode: u32,
+    /// Zero.
+    pub reserved0: u32,
     /// Zero.
     pub reserved: [u64; 3],
 }

@@ -84,7 +84,7 @@
 // State of a request: ended before that; nobody writes to the destination for it any more.
 #define LIBCOPY_REQUEST_FAILED 3
 
-// `libcopy_request_status.mode`: the engine takes no more fragments.
+// `libcopy_request_info.mode`: the engine takes no more fragments.
 #define LIBCOPY_MODE_CPU (1 << 0)
 
 // `libcopy_region_info.state`: what is behind the owner's addresses has changed since it was pinned.
@@ -262,7 +262,8 @@
 // - `EINVAL`: not exactly one direction, more than `LIBCOPY_MAX_IOV` pieces or ranges that are not
 //   blocks, pieces or ranges that hold fewer than `length` bytes, `region_iov` or `stride` without
 //   ranges, or `stride` without blocks or with an array.
-// - `EFAULT`: the caller's memory cannot be read or written and nothing was copied.
+// - `EFAULT`: the caller's memory cannot be read or written, or the region's has lost what was in
+//   it, and nothing was copied.
 // - `ESTALE`: the owner unmapped or replaced the memory.
 // - `EOWNERDEAD`: the owner is gone.
 #define LIBCOPY_REGION_COPY 0xC048CC09U
@@ -609,8 +610,8 @@ struct libcopy_request_status {
   uint64_t front;
   // Errno of a request that failed, otherwise zero.
   int32_t error;
-  // `MODE_*` bits.
-  uint32_t mode;
+  // Zero.
+  uint32_t reserved0;
   // Zero.
   uint64_t reserved[3];
 };

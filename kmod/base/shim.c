@@ -345,6 +345,23 @@ void libcopy_unlock_irqrestore(spinlock_t *lock, unsigned long flags)
 	spin_unlock_irqrestore(lock, flags);
 }
 
+size_t libcopy_copy_to_iter(const void *from, size_t len, struct iov_iter *to)
+{
+	return _copy_mc_to_iter(from, len, to);
+}
+
+/* Where the bytes overlap, memory that cannot be read is no shortfall but a machine check. */
+size_t libcopy_move(void *to, const void *from, size_t len)
+{
+	unsigned long to_addr = (unsigned long)to, from_addr = (unsigned long)from;
+
+	if (to_addr - from_addr < len || from_addr - to_addr < len) {
+		memmove(to, from, len);
+		return len;
+	}
+	return len - copy_mc_to_kernel(to, from, len);
+}
+
 u32 libcopy_crc32c(u32 crc, const void *data, size_t len)
 {
 	return crc32c(crc, data, len);

@@ -300,6 +300,34 @@ pub(crate) unsafe fn unlock_irqrestore(lock: *mut bindings::spinlock_t, flags: u
     unsafe { raw::libcopy_unlock_irqrestore(lock, flags) }
 }
 
+/// Copies memory of the kernel's to what an iterator names, and moves the iterator behind it.
+/// Returns how many bytes: fewer where memory of the iterator's cannot be written, or where the
+/// memory has lost what was in it (a machine check that `lib/iov_iter.c` recovers from, where the
+/// processor can).
+///
+/// # Safety
+///
+/// `from` has `len` bytes, and the iterator is valid.
+pub(crate) unsafe fn copy_to_iter(
+    from: *const u8,
+    len: usize,
+    to: &mut bindings::iov_iter,
+) -> usize {
+    // SAFETY: `from` has `len` bytes; what the iterator names is checked as it is written.
+    unsafe { raw::libcopy_copy_to_iter(from.cast(), len, to) }
+}
+
+/// Copies memory of the kernel's that may overlap; returns how many bytes, as [`copy_to_iter`]
+/// does.
+///
+/// # Safety
+///
+/// `from` is readable and `to` writable for `len` bytes.
+pub(crate) unsafe fn move_bytes(from: *const u8, to: *mut u8, len: usize) -> usize {
+    // SAFETY: Both have `len` bytes.
+    unsafe { raw::libcopy_move(to.cast(), from.cast(), len) }
+}
+
 /// Continues a CRC32C over `len` bytes.
 ///
 /// # Safety

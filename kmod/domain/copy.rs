@@ -338,7 +338,7 @@ unsafe fn move_piece(
     // comes to it.
     unsafe {
         if from_region {
-            bindings::_copy_to_iter(address.cast(), len, &mut user.iter)
+            shim::copy_to_iter(address, len, &mut user.iter)
         } else {
             bindings::_copy_from_iter(address.cast(), len, &mut user.iter)
         }
@@ -557,8 +557,11 @@ pub(crate) fn between(
         // SAFETY: Both are pinned memory of at least `len` bytes. The two regions may be made of
         // the same pages (a process may publish memory twice), hence no assumption that they do
         // not overlap; user space may change them meanwhile, so they are only ever raw bytes.
-        unsafe { core::ptr::copy(from_address, to_address, len) };
-        done += len as u64;
+        let moved = unsafe { shim::move_bytes(from_address, to_address, len) };
+        done += moved as u64;
+        if moved < len {
+            break;
+        }
         since_check += len;
         if since_check >= CHUNK {
             since_check = 0;

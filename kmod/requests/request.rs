@@ -390,11 +390,7 @@ impl Request {
 
     /// Lets no engine claim any more.
     pub(crate) fn close_to_engines(&self) -> bool {
-        let new = self.fragments.close_to_engines();
-        if let (true, Some(status)) = (new, &self.status) {
-            status.mode(MODE_CPU);
-        }
-        new
+        self.fragments.close_to_engines()
     }
 
     /// Index of the engine that works on it.

@@ -102,8 +102,6 @@ impl Status {
         }
         self.short(offset_of!(RequestStatus, error))
             .store(0, Relaxed);
-        self.short(offset_of!(RequestStatus, mode))
-            .store(0, Relaxed);
         self.short(offset_of!(RequestStatus, state))
             .store(REQUEST_RUNNING, Relaxed);
         self.short(offset_of!(RequestStatus, id)).store(id, Release);
@@ -123,12 +121,6 @@ impl Status {
             self.long(offset_of!(RequestStatus, front))
                 .fetch_add(advanced, Full);
         }
-    }
-
-    /// `MODE_*` bits.
-    pub(crate) fn mode(&self, bits: u32) {
-        self.short(offset_of!(RequestStatus, mode))
-            .store(bits, Relaxed);
     }
 
     /// The end.

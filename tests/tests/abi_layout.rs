@@ -61,7 +61,7 @@ fn fields_lie_where_they_always_did() {
     });
     layout!(RequestCancel = 24 { id: 0, flags: 4, done: 8, state: 16, reserved: 20 });
     layout!(RequestStatus = 64 {
-        id: 0, state: 4, next: 8, done: 16, front: 24, error: 32, mode: 36, reserved: 40,
+        id: 0, state: 4, next: 8, done: 16, front: 24, error: 32, reserved0: 36, reserved: 40,
     });
 }
 
@@ -106,7 +106,7 @@ fn values_never_change() {
     assert_eq!((COPY_FROM_REGION, COPY_TO_REGION), (1, 2));
     assert_eq!((CREATE_NO_REUSE, RESULT_REUSED, DESTROY_UNPIN), (1, 1, 1));
     assert_eq!((STATE_STALE, STATE_OWNER_DEAD), (1, 2));
-    assert_eq!((ENGINE_DMA, ENGINE_KTHREAD), (1, 2));
+    assert_eq!((ENGINE_DMA, ENGINE_KTHREAD, ENGINE_WORKER), (1, 2, 3));
     assert_eq!(SUBMIT_VERIFY, 1);
     assert_eq!((REQUEST_RELEASE, SWITCH_HELP, SWITCH_NO_WAIT), (1, 1, 2));
     assert_eq!(

@@ -8,22 +8,22 @@
 //! machine, from the size on from which libcopy is faster (`against_mpi`).
 //! Everything else is forwarded unchanged: to the next library that has the function's `MPI` name, which is
 //! the MPI library or a tool between the two. Features whose functions a tool wraps, in front of us or
-//! behind, are off ([`tools`]). What decides is the same on all ranks: the number of bytes, which MPI demands
+//! behind, are off ([`library::tools`]). What decides is the same on all ranks: the number of bytes, which MPI demands
 //! to agree or which the ranks agree on now and then, and the communicator. Datatypes that are not
 //! dense are packed and unpacked by the MPI library there. `MPI_Pack` and `MPI_Unpack` are intercepted where
-//! libcopy's datatype engine is faster ([`packing`]), their relatives for external32 too ([`external32`]).
+//! libcopy's datatype engine is faster ([`packing`]), their relatives for external32 too ([`packing::external32`]).
 //!
 //! Nonblocking collectives on communicators whose ranks have met in a blocking one are intercepted as well
-//! ([`nonblocking`]), and so is what persistent requests start ([`persistent`]); `LIBCOPY_MPI_NONBLOCKING=0` forwards both.
+//! ([`collectives::nonblocking`]), and so is what persistent requests start ([`exports::persistent`]); `LIBCOPY_MPI_NONBLOCKING=0` forwards both.
 //!
 //! With `LIBCOPY_ASYNC` blocking collectives return while a copy engine still moves their bytes, where there
-//! is one ([`async_guard`]).
+//! is one ([`library::async_guard`]).
 //!
 //! Messages between two processes of a machine are intercepted as well, those of derived datatypes and long ones
 //! ([`messages`]); `LIBCOPY_MPI_MESSAGES=0` forwards them. Short ones of derived datatypes are packed here and
 //! sent as bytes (`LIBCOPY_MPI_PACKED=0`: as they are).
 //!
-//! Blocking collectives, messages and packing that cost more than forwarded are forwarded after a trial ([`governor`]);
+//! Blocking collectives, messages and packing that cost more than forwarded are forwarded after a trial ([`collectives::governor`]);
 //! `LIBCOPY_GOVERNOR=0` leaves it to the thresholds.
 //!
 //! `LIBCOPY_DISABLE=1` forwards everything; `LIBCOPY_STATS=1` prints at `MPI_Finalize` what was
@@ -34,63 +34,21 @@
 //! All that concerns several ranks is done only if all of them have this library, which they find out in
 //! `MPI_Init` ([`bootstrap`]).
 
-mod abi;
-mod active;
-mod against_mpi;
-mod async_guard;
-mod attributes;
-mod barrier;
 mod bootstrap;
-mod buffer;
-mod classes;
+mod collectives;
 mod comm;
-mod count;
-mod dispatch;
-mod earned;
-mod errors;
-mod exchange;
+mod decide;
 mod exports;
-mod external32;
-mod failure;
-mod fallback;
-mod forked;
-mod fortran;
-mod fortran_names;
-mod forwarded;
-mod governor;
 mod gpu;
-mod group;
-mod hierarchy;
-mod intercept;
-mod loaded;
+mod library;
 mod messages;
-mod narrow;
-mod neighbourhood;
-mod neighbours;
-mod nonblocking;
-mod order;
-mod pack_governor;
 mod packing;
-mod partition;
-mod persistent;
-mod pmpi;
-mod progress;
 mod rdma;
-mod reductions;
-mod relocations;
-mod rights;
-mod small_calls;
-mod stats;
-mod teams;
-mod threshold;
-mod tools;
-mod type_size;
 mod types;
-mod uniform;
-mod uses;
-mod vector;
-mod world_model;
 
+use collectives::{governor, nonblocking};
+use comm::{communicator, hierarchy, processes};
+use library::{abi, async_guard, fallback, forked, pmpi, progress, stats, tools, world_model};
 use std::ffi::c_int;
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -202,7 +160,7 @@ fn begin_end() {
         fallback::finish();
         progress::finish();
         hierarchy::finish();
-        comm::clear();
+        communicator::clear();
         bootstrap::close();
     });
 }
@@ -215,8 +173,8 @@ fn end() {
     world_model::end();
     let _ = catch_unwind(|| {
         messages::leave();
-        comm::clear();
-        types::clear();
+        communicator::clear();
+        types::datatype::clear();
     });
 }
 
@@ -230,7 +188,7 @@ extern "C" fn register() {
         may_be_header: messages::may_be_header,
         arrived: messages::arrived_elsewhere,
         pack_all: messages::pack_all,
-        found_driver: messages::stop_counting,
+        found_driver: processes::stop_counting,
     });
 }
 

@@ -29,6 +29,8 @@ pub enum EngineKind {
     Dma,
     /// A kernel thread of the module (parameter `engine=kthread`).
     KernelThread,
+    /// A thread of the process that submits (a module built with `LIBCOPY_ENGINES=n`).
+    Worker,
     /// Something that a later module knows.
     Other(u32),
 }
@@ -46,6 +48,7 @@ impl Engine {
         match self.info.kind {
             uapi::ENGINE_DMA => EngineKind::Dma,
             uapi::ENGINE_KTHREAD => EngineKind::KernelThread,
+            uapi::ENGINE_WORKER => EngineKind::Worker,
             other => EngineKind::Other(other),
         }
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::resolve::{Arrows, arrows};
-use crate::table::Layers;
+use crate::table::{Layers, ROOMS};
 use crate::tree::{Crate, FileId};
 
 /// The counts of a crate, and a line of text for each thing that is wrong.
@@ -24,12 +24,14 @@ pub struct Findings {
     pub unplaced: usize,
     /// Entries of the table without a file.
     pub stale: usize,
+    /// Files beside the folders of a crate that has all in folders.
+    pub loose: usize,
     pub details: Vec<String>,
 }
 
 impl Findings {
     pub fn is_clean(&self) -> bool {
-        self.circles + self.up + self.unplaced + self.stale == 0
+        self.circles + self.up + self.unplaced + self.stale + self.loose == 0
     }
 }
 
@@ -80,6 +82,28 @@ pub fn check_files(top: &Path, layers: &Layers) -> Result<Findings> {
             findings.details.push(format!(
                 "the table of layers has `{word}`, {} has no such file",
                 layers.name
+            ));
+        }
+    }
+    if let Some((_, beside)) = ROOMS.iter().find(|(name, _)| *name == layers.name) {
+        let files = tree.files.iter().skip(1);
+        let loose = files.filter(|file| file.parent() == Some(Path::new("")));
+        for file in loose.filter(|file| {
+            !beside
+                .iter()
+                .any(|name| file.with_extension("") == Path::new(name))
+        }) {
+            findings.loose += 1;
+            findings.details.push(format!(
+                "{}: a file beside the folders of {}",
+                directory.join(file).display(),
+                layers.name
+            ));
+        }
+        for folder in layers.split_folders() {
+            findings.up += 1;
+            findings.details.push(format!(
+                "the table of layers has files of other folders between those of `{folder}`: arrows may run up from one folder to another"
             ));
         }
     }

@@ -27,6 +27,9 @@ pub const CRATES: &str = "
     < ioat-model libcopy-layers libcopy-xtask
     < libcopy-tests";
 
+/// Crates whose files are all in folders, each of which uses only folders before it; and their files that are beside them.
+pub const ROOMS: [(&str, &[&str]); 2] = [("libcopy-mpi", &[]), ("kmod", &["uapi"])];
+
 pub const TABLE: &[Layers] = &[
     Layers {
         name: "libcopy",
@@ -249,34 +252,46 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-mpi",
         root: "ffi/mpi/src/lib.rs",
         order: "
-            against_mpi
-            < loaded abi tools stats count relocations uses exchange failure threshold forked
-            < pmpi/functions
-            < attributes neighbourhood world_model
+            library/against_mpi
+            < library/loaded library/abi library/tools library/stats library/count library/relocations library/failure library/forked
+            < library/pmpi/functions
+            < library/attributes library/neighbourhood library/world_model
+            < library/async_guard
+            < library/pmpi
+            < library/progress
+            < library/errors
+            < library/status
+            < library/fallback library/narrow_counts library
+            < bootstrap/own_collectives
             < bootstrap/launcher bootstrap/table
             < bootstrap/rendezvous bootstrap/world
             < bootstrap/agreement
-            < bootstrap async_guard
-            < pmpi
-            < active progress
-            < fortran_names
-            < errors
-            < type_size types buffer
-            < partition hierarchy
-            < messages/peers messages/status messages/protocol messages/pack_memory messages/choice messages/view
+            < bootstrap
+            < decide/threshold
+            < decide/active
+            < decide/protocol decide
+            < types/worth
+            < types/fortran_names types/type_size
+            < types/datatype types/buffer
+            < types/parts
+            < types/earned types
             < gpu/watch gpu/method gpu/staging gpu/upcalls
             < gpu/report
             < gpu/elements
             < gpu/delayed gpu/landing
-            < gpu/past
+            < gpu/waiting_functions
             < gpu/call gpu/peer
             < gpu/requests
             < gpu/collective gpu/packing gpu/external
             < gpu
-            < earned order messages/world
-            < group teams classes
-            < nonblocking/group
-            < comm
+            < comm/hierarchy
+            < comm/peers comm/choice
+            < comm/processes
+            < comm/order
+            < comm/group comm/teams comm/classes
+            < comm/nonblocking_group
+            < comm/communicator
+            < comm/reach comm/dispatch comm
             < rdma/mode rdma/counts rdma/header rdma/wire
             < rdma/control rdma/link
             < rdma/memory rdma/peer
@@ -286,14 +301,18 @@ pub const TABLE: &[Layers] = &[
             < rdma/finish
             < rdma/meet
             < rdma
-            < governor pack_governor messages/reach nonblocking/meet small_calls
-            < intercept
-            < uniform reductions vector neighbours dispatch barrier packing external32
-            < fallback narrow nonblocking
-            < persistent forwarded
+            < collectives/governor collectives/nonblocking/meet collectives/small_calls
+            < collectives/intercept
+            < collectives/regular collectives/reductions collectives/irregular collectives/neighbours collectives/barrier
+            < collectives/nonblocking
+            < collectives/persistent collectives
+            < packing/governor
+            < packing/pack packing/external32 packing
+            < messages/pack_memory messages/view
             < messages
-            < rights
-            < fortran exports",
+            < exports/forwarded
+            < exports/rights
+            < exports/fortran exports/collectives exports",
     },
     Layers {
         name: "libcopy-ffi",
@@ -371,6 +390,30 @@ impl Layers {
         rank(self.order, word)
     }
 
+    /// The folder of `file`: what is before the first `/`.
+    fn folder(file: &str) -> &str {
+        file.split('/').next().unwrap_or(file)
+    }
+
+    /// Folders that stand in more than one place of the order, so that files of another one come between theirs.
+    pub fn split_folders(&self) -> Vec<&'static str> {
+        let (mut done, mut split) = (Vec::new(), Vec::new());
+        let mut current = None;
+        for layer in self.order.split('<') {
+            for word in layer.split_whitespace() {
+                let folder = Self::folder(word);
+                if current != Some(folder) {
+                    if done.contains(&folder) {
+                        split.push(folder);
+                    }
+                    done.push(folder);
+                    current = Some(folder);
+                }
+            }
+        }
+        split
+    }
+
     pub fn words(&self) -> impl Iterator<Item = &'static str> + use<> {
         self.order.split_whitespace().filter(|word| *word != "<")
     }
@@ -400,6 +443,18 @@ mod tests {
         assert_eq!(layers.rank("shm/mod"), Some(2));
         assert_eq!(layers.rank("team"), Some(3));
         assert_eq!(layers.rank("teams"), None);
+    }
+
+    #[test]
+    fn a_folder_is_split_by_files_of_another() {
+        let layers = |order| Layers {
+            name: "made-up",
+            root: "lib.rs",
+            order,
+        };
+        assert_eq!(layers("a/x < a/y a < b/z b").split_folders(), [""; 0]);
+        assert_eq!(layers("a/x < b/z b < a/y a").split_folders(), ["a"]);
+        assert_eq!(layers("a/x b/z < a/y < b").split_folders(), ["a", "b"]);
     }
 
     #[test]

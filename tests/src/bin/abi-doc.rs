@@ -35,6 +35,20 @@ const UNNAMED: [(&str, &str); 4] = [
     ),
 ];
 
+/// Fields that nothing there reads, and why they are there.
+const UNUSED: [((&str, &str), &str); 4] = [
+    (("RequestStatus", "next"), "tests, who wait for a claim"),
+    (
+        ("RequestInfo", "engine_bytes"),
+        "tests, who ask who did the work",
+    ),
+    (
+        ("RequestInfo", "cpu_bytes"),
+        "tests, who ask who did the work",
+    ),
+    (("RequestInfo", "mode"), "tests, who ask who did the work"),
+];
+
 fn main() {
     print!("{}", render(SOURCE, &Users::read()));
 }
@@ -59,16 +73,36 @@ impl Users {
 
     /// The files whose code has this word.
     fn of(&self, name: &str) -> Vec<String> {
-        let is_word = |c: &char| c.is_alphanumeric() || *c == '_';
-        let has_it = |code: &str| {
-            code.match_indices(name).any(|(at, _)| {
-                let (before, behind) = (&code[..at], &code[at + name.len()..]);
-                !before.chars().next_back().is_some_and(|c| is_word(&c))
-                    && !behind.chars().next().is_some_and(|c| is_word(&c))
-            })
-        };
-        let found = self.0.iter().filter(|(_, code)| has_it(code));
+        let found = self
+            .0
+            .iter()
+            .filter(|(_, code)| words(code, name).count() > 0);
         found.map(|(path, _)| format!("`{path}`")).collect()
+    }
+
+    /// The files whose code names the structure, or `libcopy::device`, which returns those called `...Info`, and
+    /// reads or sets a field of this name.
+    fn of_field(&self, of: &str, field: &str) -> Vec<String> {
+        let is_access = |(before, behind): (&str, &str)| {
+            before.ends_with('.') && !behind.starts_with('(')
+                || matches!(behind.trim_start().chars().next(), Some(':' | ',' | '}'))
+        };
+        let found = self.0.iter().filter(|(_, code)| {
+            let has = |word| words(code, word).next().is_some();
+            let may = has(of) || of.ends_with("Info") && code.contains("libcopy::device");
+            may && words(code, field).any(is_access)
+        });
+        found.map(|(path, _)| format!("`{path}`")).collect()
+    }
+
+    /// What the document says of who uses a field; empty if nobody does.
+    fn named_field(&self, of: &str, field: &str) -> String {
+        let files = self.of_field(of, field);
+        let known = UNUSED.iter().find(|(known, _)| *known == (of, field));
+        match known {
+            Some((_, why)) if files.is_empty() => (*why).to_owned(),
+            _ => files.join(", "),
+        }
     }
 
     /// What the document says of who uses an ioctl or a flag; empty if nobody does.
@@ -79,6 +113,17 @@ impl Users {
             _ => files.join(", "),
         }
     }
+}
+
+/// Each place where code has this word: what is before it, and behind.
+fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+    let is_word = |c: &char| c.is_alphanumeric() || *c == '_';
+    let places = code.match_indices(word);
+    let parts = places.map(move |(at, _)| (&code[..at], &code[at + word.len()..]));
+    parts.filter(move |(before, behind)| {
+        !before.chars().next_back().is_some_and(|c| is_word(&c))
+            && !behind.chars().next().is_some_and(|c| is_word(&c))
+    })
 }
 
 fn add_files(folder: PathBuf, files: &mut Vec<PathBuf>) {
@@ -123,11 +168,13 @@ fn render(source: &str, users: &Users) -> String {
                 in_constants = false;
                 let doc = plain(&structure.doc.join("\n"));
                 writeln!(out, "\n## struct {}\n\n{doc}\n", structure.name).expect("strings grow");
-                out.push_str("| field | type | meaning |\n|---|---|---|\n");
+                out.push_str("| field | type | meaning | used by |\n|---|---|---|---|\n");
                 for field in structure.fields {
                     let meaning = plain(&field.doc.join(" "));
                     let (name, kind) = (field.name, field.kind);
-                    writeln!(out, "| `{name}` | `{kind}` | {meaning} |").expect("strings grow");
+                    let used_by = users.named_field(&structure.name, &name);
+                    writeln!(out, "| `{name}` | `{kind}` | {meaning} | {used_by} |")
+                        .expect("strings grow");
                 }
             }
         }
@@ -211,6 +258,63 @@ mod tests {
             let known = constants().iter().any(|known| known.name == name);
             assert!(known, "{name}");
             assert_eq!(users.of(name), [""; 0], "{name} is used");
+        }
+    }
+
+    /// Structures with their fields.
+    fn fields() -> Vec<(String, String)> {
+        let structs = abi::items(SOURCE)
+            .into_iter()
+            .filter_map(|item| match item {
+                Item::Struct(structure) => Some(structure),
+                _ => None,
+            });
+        let fields = structs.flat_map(|structure| {
+            let of = structure.name;
+            let fields = structure.fields.into_iter();
+            fields.map(move |field| (of.clone(), field.name))
+        });
+        fields.collect()
+    }
+
+    #[test]
+    fn every_field_is_used() {
+        let users = Users::read();
+        let fields = fields();
+        assert!(fields.len() > 90, "{} fields", fields.len());
+        let unused = fields.iter().filter(|(of, name)| {
+            !name.starts_with("reserved") && users.named_field(of, name).is_empty()
+        });
+        let unused: Vec<_> = unused.collect();
+        assert!(unused.is_empty(), "no code in {USERS:?} uses {unused:?}");
+        for ((of, name), _) in UNUSED {
+            let field = (of.to_owned(), name.to_owned());
+            assert!(fields.contains(&field), "{of}.{name}");
+            assert_eq!(users.of_field(of, name), [""; 0], "{of}.{name} is used");
+        }
+    }
+
+    #[test]
+    fn a_field_is_used_where_its_structure_is_named() {
+        let user = |text: &str| {
+            let users = Users(vec![("a.rs".to_owned(), code_of(text))]);
+            users.of_field("Info", "state").len()
+        };
+        for text in [
+            "Info { state: 1 }",
+            "Info { state }",
+            "Info; a.state = 2",
+            "Info; a.state",
+        ] {
+            assert_eq!(user(text), 1, "{text}");
+        }
+        for text in [
+            "a.state",
+            "Info; a.state()",
+            "Info; a.states",
+            "Info; state = 1",
+        ] {
+            assert_eq!(user(text), 0, "{text}");
         }
     }
 

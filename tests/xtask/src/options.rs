@@ -15,6 +15,8 @@ pub enum Only {
 pub struct Options {
     pub host: bool,
     pub guest: bool,
+    /// Also what is slow and rarely finds anything.
+    pub all: bool,
     pub all_kernels: bool,
     pub debug: bool,
     /// Empty: all tests.
@@ -29,6 +31,7 @@ impl Options {
         let mut options = Options {
             host: true,
             guest: true,
+            all: false,
             all_kernels: false,
             debug: false,
             filter: String::new(),
@@ -42,6 +45,7 @@ impl Options {
             match *word {
                 "--host" => options.guest = false,
                 "--guest" => options.host = false,
+                "--all" => options.all = true,
                 "--all-kernels" => options.all_kernels = true,
                 "--debug" => options.debug = true,
                 "--filter" => options.filter = value()?.to_string(),
@@ -65,6 +69,9 @@ impl Options {
         }
         if !options.host && !options.guest {
             return Err("--host and --guest exclude each other".to_owned());
+        }
+        if options.all && options.only.is_some() {
+            return Err("--all and --only exclude each other".to_owned());
         }
         if options.only.is_some() && !(options.host && options.guest) {
             return Err("--only says where it runs: leave out --host and --guest".to_owned());
@@ -134,7 +141,7 @@ mod tests {
             option.starts_with("--").then_some(option)
         });
         let documented: Vec<_> = documented.collect();
-        assert_eq!(documented.len(), 8, "{documented:?}");
+        assert_eq!(documented.len(), 9, "{documented:?}");
         for option in documented {
             assert!(parsed(option).is_ok(), "{option}: {:?}", parsed(option));
         }
@@ -146,6 +153,7 @@ mod tests {
             (&["--host", "--guest"][..], "exclude each other"),
             (&["--only", "all"], "not 'all'"),
             (&["--only"], "--only needs a value"),
+            (&["--only", "soak", "--all"], "--all and --only exclude"),
             (&["--only", "proven", "--host"], "leave out --host"),
             (&["--filter", "x", "--only", "soak"], "leave out --filter"),
             (&["--seed", "0"], "--seed needs a positive number, not '0'"),

@@ -21,6 +21,9 @@ const ENGINE_GROUPS: [&str; 10] = [
     "stress",
 ];
 
+/// Groups of the guest suite that a module without engines runs, unless it runs all.
+const WORKER_GROUPS: [&str; 2] = ["--group", "request"];
+
 /// The group that wants a clock of instructions.
 const LATENCY_GROUP: [&str; 2] = ["--group", "latency"];
 
@@ -243,7 +246,9 @@ impl Tests {
             self.check_if_possible("portable libcopy_mpi.so", command(["scripts/build-mpi"]));
             self.check("applications", command(["scripts/apps", "--quick"]));
             self.pypi();
-            self.pypi_gpu();
+            if self.options.all {
+                self.pypi_gpu();
+            }
         }
         let mut doc_tests = command([
             "cargo",
@@ -256,7 +261,7 @@ impl Tests {
         doc_tests.args(self.filter());
         self.tests("doc tests", [doc_tests]);
         self.tests("loom models", [loom_models()]);
-        if is_all {
+        if is_all && self.options.all {
             let fuzz = ["scripts/fuzz", "30", "-verbosity=0", "-print_final_stats=1"];
             self.check_if_possible("fuzzing", command(fuzz));
             if succeeds(Command::new("cargo").args(["+nightly", "miri", "--version"])) {
@@ -365,6 +370,17 @@ impl Tests {
                 .arg(&self.stage);
             engines.args(ENGINE_GROUPS).args(self.options.suite());
             self.tests("guest with copy engines", [engines]);
+        }
+        // A module without engines has the same requests, done by user workers.
+        if self.has_tests("LIBCOPY_IOAT", "", &WORKER_GROUPS) {
+            let limit = if self.options.debug { "14400" } else { "1800" };
+            let mut workers = self.vm(&["--no-engines", "--timeout", limit, "--"]);
+            workers.arg(self.stage.join("guest-suite"));
+            if !self.options.all {
+                workers.args(WORKER_GROUPS);
+            }
+            workers.args(self.options.suite());
+            self.tests("guest without engines", [workers]);
         }
         // The debug kernel's checkers have interrupts off for longer than the module.
         if !self.options.debug && self.has_tests("LIBCOPY_VM", "icount", &LATENCY_GROUP) {

@@ -10,13 +10,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::launcher::{identity, local_ranks};
-use super::rendezvous::{digest, find};
-use super::table::{
+use crate::bootstrap::launcher::{identity, local_ranks};
+use crate::bootstrap::rendezvous::{digest, find};
+use crate::bootstrap::table::{
     DECIDED, MOST_MEMBERS, Offer, Own, READY, Slot, State, all_live, give_up, phase, reason, ring,
     settle, wait,
 };
-use super::world::{OUTCOME, Outcome, World};
+use crate::bootstrap::world::{OUTCOME, Outcome, World};
 use libcopy::lock::lock;
 use libcopy::shm::anonymous::AnonymousSegment as Shared;
 

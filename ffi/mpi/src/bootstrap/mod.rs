@@ -12,11 +12,12 @@
 //! identity, and an anonymous file, which the others open through `/proc`. Both go with the process, so that
 //! nothing is left over whenever it dies.
 
-mod agreement;
-mod launcher;
-mod rendezvous;
-mod table;
-mod world;
+pub mod agreement;
+pub mod launcher;
+pub mod own_collectives;
+pub mod rendezvous;
+pub mod table;
+pub mod world;
 
 pub use agreement::{Meeting, announce, is_owner, meet, withdraw};
 pub use launcher::local_ranks;

@@ -10,8 +10,8 @@ use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use super::launcher::peer;
-use super::table::Table;
+use crate::bootstrap::launcher::peer;
+use crate::bootstrap::table::Table;
 use libcopy::shm::anonymous::AnonymousSegment as Shared;
 
 /// For so long a process that announces itself looks for the owner of a table, which may be about to make it.

@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::table::{all_live, ring, table_in, wait};
+use crate::bootstrap::table::{all_live, ring, table_in, wait};
 use libcopy::lock::lock;
 use libcopy::shm::anonymous::AnonymousSegment as Shared;
 

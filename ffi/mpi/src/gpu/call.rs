@@ -11,18 +11,17 @@ use libcopy::lock::lock;
 use libcopy::p2p::header::may_arrive;
 use libcopy_gpu::Driver;
 
-use super::delayed;
-use super::elements::{self, Elements, Started, said};
-use super::landing::Landing;
-use super::method::{self, Method};
-use super::report::{Event, note, note_method};
-use super::staging::{OnDevice, Place, Staging};
-use super::{upcalls, watch};
-use crate::abi::{Abi, Word, complain};
-use crate::active::active;
-use crate::count::Count;
-use crate::messages::status::{Room, Status};
-use crate::pmpi;
+use crate::decide::active::active;
+use crate::gpu::elements::{Elements, Started, said};
+use crate::gpu::landing::Landing;
+use crate::gpu::method::Method;
+use crate::gpu::report::{Event, note, note_method};
+use crate::gpu::staging::{OnDevice, Place, Staging};
+use crate::gpu::{delayed, elements, method, upcalls, watch};
+use crate::library::abi::{Abi, Word, complain};
+use crate::library::count::Count;
+use crate::library::pmpi;
+use crate::library::status::{Room, Status};
 
 /// Which way the bytes of a buffer go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -528,8 +527,8 @@ impl Call {
         self.is_send && !self.is_persistent
     }
 
-    /// Says that each start of the persistent request offers what is sent ([`super::requests::offer_started`]), or has it
-    /// packed ([`super::requests::pack_started`]).
+    /// Says that each start of the persistent request offers what is sent ([`crate::gpu::requests::offer_started`]), or has it
+    /// packed ([`crate::gpu::requests::pack_started`]).
     pub fn does_offer(&mut self) {
         self.offers = true;
     }

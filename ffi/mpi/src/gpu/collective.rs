@@ -6,14 +6,14 @@
 use std::ffi::{c_int, c_void};
 use std::mem::size_of;
 
-use super::call::{Call, Direction, Form, Side, dense};
-use super::elements::Elements;
-use super::staging::{Place, Staging};
-use crate::abi::{Abi, Word};
-use crate::buffer::Kind;
-use crate::count::Count;
-use crate::neighbourhood::Neighbours;
-use crate::pmpi;
+use crate::gpu::call::{Call, Direction, Form, Side, dense};
+use crate::gpu::elements::Elements;
+use crate::gpu::staging::{Place, Staging};
+use crate::library::abi::{Abi, Word};
+use crate::library::count::Count;
+use crate::library::neighbourhood::Neighbours;
+use crate::library::pmpi;
+use crate::types::buffer::Kind;
 
 /// A collective on a communicator.
 #[derive(Debug)]

@@ -6,7 +6,7 @@
 //! The program gets the handle of a persistent request of the library's that is started when the kernel is done: by the next
 //! call of the program's that comes through here. Messages must not overtake each other, so they are started in the order
 //! of their calls, and before any other send. Whoever waits for another rank waits for the kernels first and starts them
-//! all: that rank may be waiting for such a message. Where calls that wait go past us nothing is delayed ([`super::past`]).
+//! all: that rank may be waiting for such a message. Where calls that wait go past us nothing is delayed ([`crate::gpu::waiting_functions`]).
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
@@ -15,9 +15,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libcopy::lock::lock;
 
-use super::elements::{self, Started};
-use super::watch;
-use crate::abi::{self, Word};
+use crate::gpu::elements::Started;
+use crate::gpu::{elements, watch};
+use crate::library::abi;
+use crate::library::abi::Word;
 
 /// A function that gets the variable of a request.
 pub type OnRequest = unsafe extern "C" fn(*mut c_void) -> c_int;

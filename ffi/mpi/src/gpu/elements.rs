@@ -8,14 +8,16 @@ use std::sync::Arc;
 use libcopy::scratch::zeros;
 use libcopy_gpu::{Driver, Error, GpuLayout, Pending, Pointer, Space};
 
-use super::method::{self, Method, Size};
-use super::report::{Event, note, note_method};
-use super::staging::OnDevice;
-use crate::abi::{Abi, Word, complain};
-use crate::buffer::Kind;
-use crate::errors::{self, no_room};
-use crate::types::Prepared;
-use crate::{pmpi, threshold};
+use crate::decide::threshold;
+use crate::gpu::method;
+use crate::gpu::method::{Method, Size};
+use crate::gpu::report::{Event, note, note_method};
+use crate::gpu::staging::OnDevice;
+use crate::library::abi::{Abi, Word, complain};
+use crate::library::errors::no_room;
+use crate::library::{errors, pmpi};
+use crate::types::buffer::Kind;
+use crate::types::datatype::Prepared;
 
 /// Elements in memory that only kernels reach.
 #[derive(Clone, Debug)]

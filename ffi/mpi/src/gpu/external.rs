@@ -7,14 +7,14 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libcopy_gpu::Driver;
 
-use super::elements::{Elements, device, said};
-use super::report::{Event, note};
-use super::staging::Staging;
-use super::{requests, watch};
-use crate::abi::{Abi, Word};
-use crate::active::active;
-use crate::count::Count;
-use crate::pmpi;
+use crate::decide::active::active;
+use crate::gpu::elements::{Elements, device, said};
+use crate::gpu::report::{Event, note};
+use crate::gpu::staging::Staging;
+use crate::gpu::{requests, watch};
+use crate::library::abi::{Abi, Word};
+use crate::library::count::Count;
+use crate::library::pmpi;
 
 /// Elements, or packed bytes, and the host memory in their place, if they are in device memory.
 struct Call {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use libcopy::lock::lock;
 
-use super::elements::Elements;
+use crate::gpu::elements::Elements;
 
 /// Elements that a message may be copied to.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use libcopy::config;
 pub use libcopy_gpu::Method;
 use libcopy_gpu::{Ask, Driver, Origin, Pointer, Profile};
 
-use crate::abi::{complain, function};
+use crate::library::abi::{complain, function};
 
 /// What `LIBCOPY_GPU_METHOD` asks for.
 fn asked() -> Option<Method> {

@@ -12,25 +12,24 @@
 //! Messages between two processes of a machine need no host memory where the receiver's GPU reaches the sender's ([`peer`],
 //! [`landing`]).
 
-mod call;
-mod collective;
-mod delayed;
-mod elements;
-mod external;
-mod landing;
-mod method;
-mod packing;
-mod past;
-mod peer;
-mod report;
-mod requests;
-mod staging;
-mod upcalls;
-mod watch;
+pub mod call;
+pub mod collective;
+pub mod delayed;
+pub mod elements;
+pub mod external;
+pub mod landing;
+pub mod method;
+pub mod packing;
+pub mod peer;
+pub mod report;
+pub mod requests;
+pub mod staging;
+pub mod upcalls;
+pub mod waiting_functions;
+pub mod watch;
 
 pub use call::Call;
 pub use collective::Collective;
-pub(crate) use collective::{begins_collective, staged_collective};
 pub use delayed::{Functions, flush as start_delayed};
 pub use external::{pack_external, unpack_external};
 pub use packing::{pack, unpack};
@@ -43,3 +42,5 @@ pub use requests::{
 };
 pub use upcalls::{Messages, before_waiting, register};
 pub use watch::{inside, is_handed_over, is_loaded, is_outside, may_be_loaded};
+
+pub(crate) use collective::{begins_collective, staged_collective};

@@ -6,17 +6,17 @@ use std::ffi::{c_int, c_void};
 
 use libcopy_gpu::Driver;
 
-use super::elements::{Elements, device, said};
-use super::report::{Event, note};
-use super::{requests, watch};
+use crate::gpu::elements::{Elements, device, said};
+use crate::gpu::report::{Event, note};
+use crate::gpu::{requests, watch};
 use libcopy::scratch::Scratch;
 
-use crate::abi::{Abi, Word};
-use crate::active::active;
-use crate::buffer::Kind;
-use crate::count::Count;
-use crate::errors::no_room;
-use crate::pmpi;
+use crate::decide::active::active;
+use crate::library::abi::{Abi, Word};
+use crate::library::count::Count;
+use crate::library::errors::no_room;
+use crate::library::pmpi;
+use crate::types::buffer::Kind;
 
 /// What a call is about.
 struct Call<N> {

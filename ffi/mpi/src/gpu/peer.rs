@@ -23,16 +23,14 @@ use libcopy::transport::process_memory;
 use libcopy_gpu::peer::{self, Exported, Probe, Remote};
 use libcopy_gpu::{Driver, Error, GpuLayout, Pending};
 
-use super::delayed;
-use super::elements::{Elements, Started};
-use super::landing::{self, Target};
-use super::method::{self, Method, Size};
-use super::past;
-use super::report::{Event, note, note_method};
-use super::staging::Staging;
-use super::watch;
-use crate::abi::{Abi, Word};
-use crate::active::active;
+use crate::decide::active::active;
+use crate::gpu::elements::{Elements, Started};
+use crate::gpu::landing::Target;
+use crate::gpu::method::{Method, Size};
+use crate::gpu::report::{Event, note, note_method};
+use crate::gpu::staging::Staging;
+use crate::gpu::{delayed, landing, method, waiting_functions, watch};
+use crate::library::abi::{Abi, Word};
 
 /// By receiver: whether messages are offered to it, which has not always been of use.
 static BACKOFFS: Mutex<Option<HashMap<usize, Arc<Backoff>>>> = Mutex::new(None);
@@ -136,7 +134,7 @@ pub fn note_offered(size: Size) {
 /// behind sends that are not started yet.
 pub fn may_be_left() -> bool {
     delayed::poll();
-    !delayed::any() && past::is_possible()
+    !delayed::any() && waiting_functions::is_possible()
 }
 
 impl DeviceElements for Offer {

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libcopy::lock::lock;
 use libcopy_gpu::Origin;
 
-use super::method::{self, Method, Size};
-use super::watch;
+use crate::gpu::method::{Method, Size};
+use crate::gpu::{method, watch};
 
 /// What is counted.
 #[derive(Clone, Copy, Debug)]

@@ -11,16 +11,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libcopy::lock::lock;
 
-use super::call::{self, Call};
-use super::delayed::{self, Functions, Waiting};
-use super::elements::{self, Started};
-use super::past;
-use super::peer::{self, Offer};
-use super::report::{Event, note};
-use super::watch;
-use crate::abi::{Abi, Family, UNDEFINED, Word};
-use crate::active::active;
-use crate::messages::status::{Room, Status, is_ignored};
+use crate::decide::active::active;
+use crate::gpu::call::Call;
+use crate::gpu::delayed::{Functions, Waiting};
+use crate::gpu::elements::Started;
+use crate::gpu::peer::Offer;
+use crate::gpu::report::{Event, note};
+use crate::gpu::{call, delayed, elements, peer, waiting_functions, watch};
+use crate::library::abi::{Abi, Family, UNDEFINED, Word};
+use crate::library::status::{Room, Status, is_ignored};
 
 /// A request's buffers.
 #[derive(Debug)]
@@ -80,7 +79,7 @@ impl Call {
         }
         let started = self.start_pack().and_then(|mut packing| {
             let is_packed = delayed::are_done(&mut packing)?;
-            if is_packed && !delayed::any() || !past::is_possible() {
+            if is_packed && !delayed::any() || !waiting_functions::is_possible() {
                 elements::wait(&mut packing)?;
                 return Ok(None);
             }

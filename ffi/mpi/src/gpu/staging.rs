@@ -10,7 +10,7 @@ use libcopy::lock::lock;
 use libcopy::scratch::zeros;
 use libcopy_gpu::{Buffer, Driver, Pointer, Space};
 
-use crate::errors::no_room;
+use crate::library::errors::no_room;
 
 /// Bytes that are kept for the next calls.
 const MOST_BYTES: usize = 256 << 20;

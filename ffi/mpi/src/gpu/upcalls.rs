@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use libcopy::p2p;
 
-use crate::abi::Word;
+use crate::library::abi::Word;
 
 /// What higher layers know of messages.
 #[derive(Debug)]

@@ -16,11 +16,11 @@ use std::sync::{Mutex, OnceLock};
 use libcopy::lock::lock;
 use libcopy_gpu::Driver;
 
-use crate::abi::complain;
-use crate::active::active;
-use crate::{pmpi, world_model};
+use crate::decide::active::active;
+use crate::library::abi::complain;
+use crate::library::{pmpi, world_model};
 
-use super::upcalls;
+use crate::gpu::upcalls;
 
 /// `struct link_map` of <link.h>.
 #[repr(C)]

@@ -5,10 +5,10 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 
-use super::world::World;
-use crate::abi::Word;
-use crate::earned::{self, Use};
-use crate::{types, uses};
+use crate::comm::processes::World;
+use crate::library::abi::Word;
+use crate::types::earned::Use;
+use crate::types::{datatype, earned, worth};
 
 /// Elements that are sent or received.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ impl Elements {
 pub struct Kind {
     pub datatype: Word,
     pub count: usize,
-    /// As long as it is [`types::generation`], the handle stands for the same type.
+    /// As long as it is [`datatype::generation`], the handle stands for the same type.
     generation: u64,
 }
 
@@ -78,7 +78,7 @@ impl Kind {
         Kind {
             datatype,
             count,
-            generation: types::generation(datatype),
+            generation: datatype::generation(datatype),
         }
     }
 
@@ -100,7 +100,7 @@ thread_local! {
 /// Remembers that these elements are not packed here.
 pub fn leave(world: &World, kind: Kind) {
     LEFT.with(|left| left[kind.place()].set(kind));
-    uses::decide(kind.datatype & world.abi.handle, uses::LEFT, kind.count);
+    worth::decide(kind.datatype & world.abi.handle, worth::LEFT, kind.count);
 }
 
 /// Whether `count` elements are not packed here, to whichever rank they go.

@@ -18,11 +18,13 @@ use libcopy::datatype::canonical::Form;
 use libcopy::p2p::events::{Event, note};
 use libcopy::p2p::header::Header;
 
-use super::remote;
-use super::world::world;
-use crate::abi::{Abi, Word};
-use crate::active::active;
-use crate::{comm, earned, pmpi, types};
+use crate::comm::communicator;
+use crate::comm::processes::world;
+use crate::decide::active::active;
+use crate::library::abi::{Abi, Word};
+use crate::library::pmpi;
+use crate::messages::remote;
+use crate::types::{datatype, earned};
 use libcopy::lock::lock;
 
 /// The largest number that was given here.
@@ -72,10 +74,12 @@ pub fn layout(header: &Header) -> Option<Layout> {
 
 /// Has all processes of a communicator know their types; the number that these get.
 fn hand_round(abi: &'static Abi, comm: Word, datatype: Word) -> Option<()> {
-    let known = comm::of(abi, comm).ok().filter(|known| known.is_plain())?;
+    let known = communicator::of(abi, comm)
+        .ok()
+        .filter(|known| known.is_plain())?;
     // It will be used.
     earned::keep(abi, datatype);
-    let own = types::of(abi, datatype);
+    let own = datatype::of(abi, datatype);
     let form = own.as_ref().and_then(|own| own.datatype.as_ref());
     let mut words = form.map_or_else(Vec::new, |datatype| datatype.commit().to_words());
     if words.len() > MOST_WORDS {
@@ -180,7 +184,7 @@ pub unsafe extern "C" fn MPIX_Type_free_comm(datatype: *mut c_void, comm: Word) 
         let forget = || {
             // SAFETY: the caller's promise.
             let handle = unsafe { abi.handle_at(datatype, 0) };
-            let Some(known) = types::of(abi, handle) else {
+            let Some(known) = datatype::of(abi, handle) else {
                 return;
             };
             let number = known.committed.swap(0, Ordering::Relaxed);
@@ -192,5 +196,5 @@ pub unsafe extern "C" fn MPIX_Type_free_comm(datatype: *mut c_void, comm: Word) 
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(forget));
     }
     // SAFETY: the caller's promise.
-    unsafe { types::free(datatype) }
+    unsafe { datatype::free(datatype) }
 }

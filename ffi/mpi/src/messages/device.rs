@@ -7,15 +7,15 @@ use std::ffi::{c_int, c_void};
 
 use libcopy::p2p::Shared;
 
-use super::arguments::{Address, Elements, Mode};
-use super::offering::{Candidate, Patience};
-use super::panics::caught;
-use super::world::{World, world};
-use super::{calls, requests};
-use crate::abi::Word;
-use crate::count::Count;
+use crate::comm::processes::{World, world};
 use crate::gpu;
-use crate::pmpi::forward;
+use crate::library::abi::Word;
+use crate::library::count::Count;
+use crate::library::pmpi::forward;
+use crate::messages::arguments::{Address, Elements, Mode};
+use crate::messages::offering::{Candidate, Patience};
+use crate::messages::panics::caught;
+use crate::messages::{requests, send};
 use libcopy::lock::lock;
 
 /// Offers a message to its receiver, as its slot says from now on.
@@ -40,7 +40,7 @@ pub unsafe fn send(mode: Mode, what: Elements, to: Address) -> Option<c_int> {
         gpu::start_delayed();
         let shared = post(world, what, to, Patience::Blocking)?;
         // SAFETY: the caller's promise.
-        Some(unsafe { calls::send_posted(world, mode, &shared, to) })
+        Some(unsafe { send::send_posted(world, mode, &shared, to) })
     };
     caught(|| gpu::inside(send))
 }
@@ -57,7 +57,7 @@ pub unsafe fn isend(
         let world = world()?;
         let shared = post(world, what, to, Patience::None)?;
         // SAFETY: the caller's promise.
-        Some(unsafe { calls::isend_posted(world, mode, shared, to, (request, None)) })
+        Some(unsafe { send::isend_posted(world, mode, shared, to, (request, None)) })
     };
     caught(|| gpu::inside(send))
 }
@@ -65,7 +65,7 @@ pub unsafe fn isend(
 /// `MPI_Send_init` and its relatives, whose starts offer what is sent ([`Plan::start_on_device`]); `make` makes the request, of
 /// what is in the place of the elements.
 ///
-/// [`Plan::start_on_device`]: super::sending::Plan::start_on_device
+/// [`Plan::start_on_device`]: crate::messages::sending::Plan::start_on_device
 #[cold]
 pub unsafe fn send_init<N: Count>(
     mode: Mode,
@@ -131,7 +131,7 @@ pub unsafe fn exchange<N: Count>(
         };
         // SAFETY: as above.
         let exchange = || unsafe {
-            calls::exchange_posted(world, &shared, to, (received, source), status, &post)
+            send::exchange_posted(world, &shared, to, (received, source), status, &post)
         };
         caught(|| Some(exchange())).unwrap_or(world.abi.error)
     }))

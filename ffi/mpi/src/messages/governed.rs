@@ -18,14 +18,14 @@ use std::time::Instant;
 use libcopy::p2p::View;
 use libcopy::policy::governor::{Decision, NextMessages, Paced};
 
-use super::arguments::{Address, Elements, Kind};
-use super::protocol;
-use super::sending::Chosen;
-use super::world::World;
-use crate::abi::Word;
-use crate::classes::{Total, is_wanted, power};
-use crate::pack_governor::clock;
-use crate::{active, comm};
+use crate::comm::classes::{Total, is_wanted, power};
+use crate::comm::communicator;
+use crate::comm::processes::World;
+use crate::decide::{active, protocol};
+use crate::library::abi::Word;
+use crate::messages::arguments::{Address, Elements, Kind};
+use crate::messages::sending::Chosen;
+use crate::packing::governor::clock;
 use libcopy::lock::lock;
 
 /// Functions that send.
@@ -375,7 +375,7 @@ fn find(kind: Kind, function: Function, to: Address) -> Option<Option<&'static C
     let place = KNOWN.with(|known| known[place_of(kind, to)].get());
     let is_same = place.kind == kind
         && (place.function, place.dest, place.comm) == (function, to.dest, to.comm)
-        && place.generation == comm::generation(to.comm);
+        && place.generation == communicator::generation(to.comm);
     is_same.then_some(place.class)
 }
 
@@ -410,7 +410,7 @@ fn make(chosen: &Chosen, kind: Kind, function: Function, to: Address) -> Option<
         function,
         dest: to.dest,
         comm: to.comm,
-        generation: comm::generation(to.comm),
+        generation: communicator::generation(to.comm),
         class,
     };
     KNOWN.with(|known| known[place_of(kind, to)].set(place));

@@ -4,8 +4,8 @@
 
 use std::ffi::c_void;
 
-use super::world::World;
-use crate::abi::Word;
+use crate::comm::processes::World;
+use crate::library::abi::Word;
 
 /// A request that the program does not see.
 pub struct Handle(Word);

@@ -11,19 +11,22 @@ use libcopy::p2p::header::{self, Header};
 use libcopy::p2p::segment::state;
 use libcopy::p2p::{Arriving, Copying, ReceiveError, View};
 
-use super::peers::Peers;
-use super::status::Status;
-use super::truncation::{self, Failed};
-use super::world::{self, World};
-use super::{remote, view};
-use crate::abi::{Word, complain};
-use crate::comm::{self, Comm};
-use crate::earned::{self, Use};
-use crate::errors;
-pub use crate::errors::raise;
-use crate::pmpi;
+use crate::comm::communicator;
+use crate::comm::communicator::Comm;
+use crate::comm::peers::Peers;
+use crate::comm::processes;
+use crate::comm::processes::World;
+use crate::library::abi::{Word, complain};
+use crate::library::errors;
+pub use crate::library::errors::raise;
+use crate::library::pmpi;
+use crate::library::status::Status;
+use crate::messages::truncation::Failed;
+use crate::messages::{remote, truncation, view};
 use crate::rdma;
-use crate::types::{self, Known};
+use crate::types::datatype::Known;
+use crate::types::earned::Use;
+use crate::types::{datatype, earned};
 
 impl World {
     /// Whether a process has sent us the header of this slot, which we have not looked at.
@@ -108,7 +111,7 @@ impl Arrival {
         (least, when): (u64, When),
     ) -> Option<Arrival> {
         let (count, least) = (count?, least.max(header::SHORTEST));
-        if let Some(bytes) = types::quick_size(datatype, count) {
+        if let Some(bytes) = datatype::quick_size(datatype, count) {
             if bytes < least {
                 return None;
             }
@@ -132,7 +135,7 @@ impl Arrival {
         comm: Word,
         (least, when): (u64, When),
     ) -> Option<Arrival> {
-        let known = comm::of(world.abi, comm).ok();
+        let known = communicator::of(world.abi, comm).ok();
         if let Some(known) = &known {
             if matches!(world.peers(known, comm), Peers::None) && !remote::is_possible() {
                 return None;
@@ -151,12 +154,12 @@ impl Arrival {
             }
         };
         let mut kind = is_examined
-            .then(|| types::of(world.abi, datatype))
+            .then(|| datatype::of(world.abi, datatype))
             .flatten();
         let capacity = match &kind {
             Some(kind) => kind.size.checked_mul(count as u64)?,
             None if is_examined => u64::MAX,
-            None => types::size(datatype, count)?,
+            None => datatype::size(datatype, count)?,
         };
         if capacity < least {
             return None;
@@ -167,7 +170,7 @@ impl Arrival {
             let mut own = datatype;
             // SAFETY: a datatype of the program's; a word has room for either kind of handle.
             if is_ours && unsafe { pmpi::type_dup(datatype, &mut own) } != 0 {
-                kind = types::of(world.abi, datatype);
+                kind = datatype::of(world.abi, datatype);
             } else {
                 unexamined = Some(Unexamined {
                     datatype: own,
@@ -318,7 +321,7 @@ impl Arrival {
         match (&self.opaque, &self.unexamined) {
             (Some(view), _) => Some(Viewed::Kept(view)),
             (None, Some(unexamined)) => {
-                let known = types::of(world.abi, unexamined.datatype)?;
+                let known = datatype::of(world.abi, unexamined.datatype)?;
                 let elements = (self.base, self.count, unexamined.datatype);
                 let view = view::receiving(world.abi, &known, elements, self.comm)?;
                 Some(Viewed::Made(view))
@@ -336,7 +339,7 @@ impl Arrival {
         // SAFETY: the slot says that the header is the one which its sender posted. The program has lent its buffer to
         // the receive, which is not complete before what this returns is over.
         let begun = unsafe {
-            match world::world() {
+            match processes::world() {
                 Some(lasting) => lasting.begin(header, view, self.capacity),
                 None => world
                     .receive(header, view, self.capacity)

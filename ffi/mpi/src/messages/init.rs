@@ -5,8 +5,8 @@
 use std::ffi::{c_char, c_int};
 use std::panic::catch_unwind;
 
-use super::{announce, start};
-use crate::pmpi::forward;
+use crate::library::pmpi::forward;
+use crate::messages::{announce, start};
 
 /// `MPI_Init`
 ///

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use libcopy::p2p::header::{self, slot_of};
 
-use super::world::World;
+use crate::comm::processes::World;
 
 /// Slots whose length is the program's own, to be looked at without a lock.
 static RETIRED: AtomicU64 = AtomicU64::new(0);

@@ -7,11 +7,13 @@ use std::sync::Arc;
 
 use libcopy::p2p::{Content, Pause, Shared, header};
 
-use super::arguments::{Address, Elements};
-use super::waiting;
-use super::world::World;
-use crate::types::{self, Known};
-use crate::{comm, gpu};
+use crate::comm::communicator;
+use crate::comm::processes::World;
+use crate::gpu;
+use crate::messages::arguments::{Address, Elements};
+use crate::messages::waiting;
+use crate::types::datatype;
+use crate::types::datatype::Known;
 
 /// Whether a send may wait for what the program has told its GPU to do before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,16 +41,16 @@ impl Candidate {
     pub fn of(world: &World, what: Elements, to: Address) -> Option<Candidate> {
         let count = what.count?;
         let least = world.least[0].min(world.least[1]);
-        if types::quick_size(what.datatype, count).is_some_and(|bytes| bytes < least) {
+        if datatype::quick_size(what.datatype, count).is_some_and(|bytes| bytes < least) {
             return None;
         }
-        let known = types::of(world.abi, what.datatype)?;
+        let known = datatype::of(world.abi, what.datatype)?;
         let bytes = known.size.checked_mul(count as u64)?;
         // What has a header's length is looked at where it is forwarded.
         if bytes < least || header::slot_of(bytes).is_some() || to.tag < 0 || known.loses_bytes() {
             return None;
         }
-        let its = comm::of(world.abi, to.comm).ok()?;
+        let its = communicator::of(world.abi, to.comm).ok()?;
         Some(Candidate {
             known,
             bytes,

@@ -15,18 +15,20 @@ use std::time::Instant;
 use libcopy::p2p::events::{Event, note};
 use libcopy::p2p::header;
 
-use super::arguments::{Address, Elements, Kind, Mode, PLACES, leave};
-use super::lengths;
-use super::pack_memory::Memory;
-use super::peers::Peers;
-use super::receiving::arrived;
-use super::requests::{self, Work};
-use super::status::{Room, Status};
-use super::truncation::is_truncation;
-use super::world::World;
-use crate::abi::Word;
-use crate::types::{self, Prepared};
-use crate::{comm, pmpi};
+use crate::comm::communicator;
+use crate::comm::peers::Peers;
+use crate::comm::processes::World;
+use crate::library::abi::Word;
+use crate::library::pmpi;
+use crate::library::status::{Room, Status};
+use crate::messages::arguments::{Address, Elements, Kind, Mode, PLACES, leave};
+use crate::messages::pack_memory::Memory;
+use crate::messages::receiving::arrived;
+use crate::messages::requests::Work;
+use crate::messages::truncation::is_truncation;
+use crate::messages::{lengths, requests};
+use crate::types::datatype;
+use crate::types::datatype::Prepared;
 
 /// Elements whose layout is at hand.
 #[derive(Debug)]
@@ -143,12 +145,12 @@ impl ThreadState {
 
     /// Whether a rank of a communicator is another process of this machine; for any source, whether all are.
     fn is_here(&mut self, world: &World, side: Side, rank: c_int, comm: Word) -> bool {
-        let generation = comm::generation(comm);
+        let generation = communicator::generation(comm);
         let last = &self.peer[side as usize];
         if last.comm == comm && last.rank == rank && last.generation == generation {
             return last.is_here;
         }
-        let is_here = comm::of(world.abi, comm).is_ok_and(|known| {
+        let is_here = communicator::of(world.abi, comm).is_ok_and(|known| {
             let peers = world.peers(&known, comm);
             if rank == world.abi.any_source {
                 peers.are_all_here()
@@ -169,10 +171,10 @@ impl ThreadState {
 impl Ready {
     #[cold]
     fn new(world: &World, kind: Kind) -> Option<Ready> {
-        let known = types::of(world.abi, kind.datatype)?;
+        let known = datatype::of(world.abi, kind.datatype)?;
         let prepare = || {
             let datatype = known.datatype.as_ref()?;
-            let prepared = types::layout(datatype, kind.count as u64)?;
+            let prepared = datatype::layout(datatype, kind.count as u64)?;
             (prepared.layout.segment_count() > 1).then_some(prepared)
         };
         let packs = world.choice.packs(&known, kind.count);

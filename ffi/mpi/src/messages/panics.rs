@@ -5,8 +5,8 @@
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::world::world;
-use crate::nonblocking;
+use crate::collectives::nonblocking;
+use crate::comm::processes::world;
 
 /// Does what a function does. A panic of ours becomes an error of the MPI library's; where no
 /// messages are intercepted, nothing of ours runs.
@@ -17,7 +17,7 @@ pub fn guarded(work: impl FnOnce() -> c_int) -> c_int {
     }
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(code) => code,
-        Err(_) => crate::abi::get().map_or(16, |abi| abi.error),
+        Err(_) => crate::library::abi::get().map_or(16, |abi| abi.error),
     }
 }
 

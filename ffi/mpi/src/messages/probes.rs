@@ -9,12 +9,12 @@ use std::sync::{LazyLock, Mutex};
 
 use libcopy::p2p::header;
 
-use super::remote;
-use super::status::Status;
-use super::world::World;
-pub use super::world::has_threads;
-use crate::abi::Word;
-use crate::comm;
+use crate::comm::communicator;
+use crate::comm::processes::World;
+pub use crate::comm::processes::has_threads;
+use crate::library::abi::Word;
+use crate::library::status::Status;
+use crate::messages::remote;
 use libcopy::lock::lock;
 
 /// A message that was found, and whose length names a slot that is not under way to us: the sender, the
@@ -49,7 +49,7 @@ pub fn correct(world: &World, comm: Word, status: Status) -> Option<Gone> {
         status.set_bytes(total);
         return None;
     }
-    let known = comm::of(world.abi, comm).ok()?;
+    let known = communicator::of(world.abi, comm).ok()?;
     let sender = world.peers(&known, comm).of(status.source())?;
     let slot = world.segment.slot(sender, number);
     let total = || {

@@ -4,13 +4,12 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::probes;
-use super::remote;
-use super::status::{Room, Status, is_ignored};
-use super::world::World;
-use crate::abi::Word;
+use crate::comm::processes::World;
 use crate::gpu;
-use crate::pmpi::forward;
+use crate::library::abi::Word;
+use crate::library::pmpi::forward;
+use crate::library::status::{Room, Status, is_ignored};
+use crate::messages::{probes, remote};
 
 /// Calls a probe, which returns its code and whether it found a message, with a status, and corrects what
 /// that says. Probes again if another thread has received the message before its length was known.

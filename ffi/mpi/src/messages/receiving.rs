@@ -6,12 +6,12 @@ use std::ffi::{c_int, c_void};
 
 use libcopy::p2p::header;
 
-use super::arguments::Elements;
-use super::incoming::{Arrival, When, raise};
-use super::status::Status;
-use super::truncation::is_truncation;
-use super::world::{World, world};
-use crate::abi::Word;
+use crate::comm::processes::{World, world};
+use crate::library::abi::Word;
+use crate::library::status::Status;
+use crate::messages::arguments::Elements;
+use crate::messages::incoming::{Arrival, When, raise};
+use crate::messages::truncation::is_truncation;
 
 /// What such elements are received with, if a header may come for them.
 pub fn arrival(

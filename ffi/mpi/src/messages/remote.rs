@@ -11,18 +11,22 @@ use libcopy::p2p::header::{self, wire_size};
 use libcopy::p2p::{Pause, View};
 use libcopy::scratch::zeros;
 
-use super::arguments::{Address, Elements, Mode};
-use super::handle::Handle;
-use super::status::{Room, Status};
-use super::truncation::{self, Failed};
-use super::world::{World, has_threads, world};
-use super::{lengths, view, waiting};
-use crate::abi::{Abi, Word};
-use crate::comm::{self, Comm};
-use crate::count::Large;
-use crate::errors::{no_room, raise};
-use crate::rdma::{self, Envelope, Own, Patience, Route};
-use crate::{active, bootstrap, pmpi, progress, types};
+use crate::comm::communicator;
+use crate::comm::communicator::Comm;
+use crate::comm::processes::{World, has_threads, world};
+use crate::decide::active;
+use crate::library::abi::{Abi, Word};
+use crate::library::count::Large;
+use crate::library::errors::{no_room, raise};
+use crate::library::status::{Room, Status};
+use crate::library::{pmpi, progress};
+use crate::messages::arguments::{Address, Elements, Mode};
+use crate::messages::handle::Handle;
+use crate::messages::truncation::Failed;
+use crate::messages::{lengths, truncation, view, waiting};
+use crate::rdma::{Envelope, Own, Patience, Route};
+use crate::types::datatype;
+use crate::{bootstrap, rdma};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Bytes from which on a message goes over RDMA: what is shorter, MPI libraries send at once.
@@ -78,7 +82,7 @@ pub fn start(abi: &'static Abi) {
         POSSIBLE.store(true, Relaxed);
     }
     if rdma::mode() == rdma::Mode::All {
-        if let Ok(known) = comm::of(abi, abi.world) {
+        if let Ok(known) = communicator::of(abi, abi.world) {
             meet(abi, abi.world, &known);
         }
     }
@@ -115,7 +119,7 @@ fn envelope(
 }
 
 fn route(abi: &Abi, to: Address) -> Option<Route> {
-    let known = comm::of(abi, to.comm).ok()?;
+    let known = communicator::of(abi, to.comm).ok()?;
     let (rank, envelope) = envelope(abi, &known, to.comm, (to.dest, to.tag))?;
     Some(Route {
         rank,
@@ -173,7 +177,7 @@ pub fn choose(world: &World, what: Elements, to: Address) -> Option<Chosen> {
 #[cold]
 fn choose_slowly(world: &World, what: Elements, to: Address) -> Option<Chosen> {
     let count = what.count?;
-    let known = types::of(world.abi, what.datatype)?;
+    let known = datatype::of(world.abi, what.datatype)?;
     let bytes = known.size.checked_mul(count as u64)?;
     let is_wanted = match rdma::mode() {
         rdma::Mode::Off => false,
@@ -457,7 +461,7 @@ fn found(world: &World, comm: Word, (bytes, status): (u64, Status)) -> Option<(c
     if header::slot_of(bytes) != Some(rdma::SLOT) || !rdma::is_on() {
         return None;
     }
-    let known = comm::of(world.abi, comm).ok()?;
+    let known = communicator::of(world.abi, comm).ok()?;
     let from = (status.source(), status.tag());
     let found = envelope(world.abi, &known, comm, from)?;
     rdma::reaches(found.0)?;

@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 use libcopy::p2p::events::{EVENTS, counts};
 use libcopy::refusal::refused;
 
-use super::world::world;
-use crate::{earned, types};
+use crate::comm::processes::world;
+use crate::types::{datatype, earned};
 
 /// The numbers for a report; none where messages are not intercepted.
 pub fn numbers() -> Vec<(&'static str, u64)> {
@@ -16,13 +16,13 @@ pub fn numbers() -> Vec<(&'static str, u64)> {
         return Vec::new();
     }
     let types = [
-        ("layouts made", types::made()),
+        ("layouts made", datatype::made()),
         ("uses of fresh types", earned::forwarded()),
         (
             "refused by the kernel",
             refused().map(|(_, times, _)| times).sum(),
         ),
-        ("types read differently", types::read_differently()),
+        ("types read differently", datatype::read_differently()),
     ];
     let names = EVENTS.iter().map(|(_, name)| *name);
     names.zip(counts()).chain(types).collect()

@@ -9,17 +9,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libcopy::p2p::{Shared, View, header};
 
-use super::arguments::{Address, Elements, Kind, Mode, are_left};
-use super::handle::Handle;
-use super::lengths;
-use super::offering::{Candidate, Patience};
-use super::panics::caught;
-use super::remote;
-use super::view;
-use super::world::World;
-use crate::abi::Word;
-use crate::types::{self, Known};
-use crate::{comm, gpu, pmpi, uses};
+use crate::comm::communicator;
+use crate::comm::processes::World;
+use crate::gpu;
+use crate::library::abi::Word;
+use crate::library::pmpi;
+use crate::messages::arguments::{Address, Elements, Kind, Mode, are_left};
+use crate::messages::handle::Handle;
+use crate::messages::offering::{Candidate, Patience};
+use crate::messages::panics::caught;
+use crate::messages::{lengths, remote, view};
+use crate::types::datatype::Known;
+use crate::types::{datatype, worth};
 use libcopy::lock::lock;
 
 /// A message that is to be intercepted.
@@ -48,7 +49,7 @@ impl Chosen {
 #[inline]
 pub fn choose(world: &World, what: Elements, to: Address) -> Option<Chosen> {
     let count = what.count?;
-    if let Some(bytes) = types::quick_size(what.datatype, count) {
+    if let Some(bytes) = datatype::quick_size(what.datatype, count) {
         if lengths::is_passed(bytes) {
             return None;
         }
@@ -87,21 +88,21 @@ fn is_passed(world: &World, known: &Known, bytes: u64, count: usize) -> bool {
 #[inline(never)]
 fn choose_slowly(world: &World, what: Elements, count: usize, to: Address) -> Option<Chosen> {
     let kind = Kind::new(what.datatype, count);
-    let known = types::of(world.abi, what.datatype)?;
+    let known = datatype::of(world.abi, what.datatype)?;
     let bytes = known.size.checked_mul(count as u64)?;
     let special = header::slot_of(bytes);
     if special.is_none() && is_passed(world, &known, bytes, count) {
         // What is packed on its way to other processes, or goes over RDMA, has to be asked for again.
         if are_left(what.datatype, count) && !remote::is_possible() {
             PASSED.set(kind);
-            uses::decide(what.datatype & world.abi.handle, uses::PASSED, count);
+            worth::decide(what.datatype & world.abi.handle, worth::PASSED, count);
         }
         return None;
     }
     if special.is_some_and(|slot| remote::is_own(world, slot, to)) {
         return None;
     }
-    let comm = comm::of(world.abi, to.comm).ok()?;
+    let comm = communicator::of(world.abi, to.comm).ok()?;
     let member = world.peers(&comm, to.comm).of(to.dest)?;
     if let Some(slot) = special {
         lengths::retire(world, slot);
@@ -129,18 +130,18 @@ pub fn notice(world: &World, what: Elements, to: Address) {
     let Some(count) = what.count else {
         return;
     };
-    if let Some(bytes) = types::quick_size(what.datatype, count) {
+    if let Some(bytes) = datatype::quick_size(what.datatype, count) {
         if !lengths::is_special(bytes) {
             return;
         }
     }
     let named = || {
-        let bytes = types::size(what.datatype, count)?;
+        let bytes = datatype::size(what.datatype, count)?;
         let slot = header::slot_of(bytes).filter(|_| lengths::is_special(bytes))?;
         if remote::is_own(world, slot, to) {
             return None;
         }
-        let comm = comm::of(world.abi, to.comm).ok()?;
+        let comm = communicator::of(world.abi, to.comm).ok()?;
         world.peers(&comm, to.comm).of(to.dest)?;
         Some(slot)
     };
@@ -247,7 +248,7 @@ unsafe impl Send for Planned {}
 impl Plan {
     /// One that sends nothing yet.
     pub fn new(world: &World, mode: Mode, to: Address) -> Plan {
-        let comm = comm::of(world.abi, to.comm);
+        let comm = communicator::of(world.abi, to.comm);
         let unknown = || Arc::new(AtomicBool::new(true));
         Plan {
             mode,

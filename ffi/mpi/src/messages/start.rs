@@ -19,16 +19,18 @@ use libcopy::p2p::{
 };
 use libcopy::transport::process_memory;
 
-use super::choice::Choice;
-use super::protocol;
-use super::world::{WORLD, World, world};
-use super::{committed, lengths, remote, requests, waiting};
-use crate::abi::{self, Abi, complain};
-use crate::active::{self, active};
-use crate::bootstrap::{self, MOST_MEMBERS, Meeting, feature};
-use crate::fortran_names;
-use crate::tools::{self, Feature};
-use crate::{forked, gpu, nonblocking, pmpi, progress, rdma, stats, world_model};
+use crate::bootstrap::{MOST_MEMBERS, Meeting, feature};
+use crate::collectives::nonblocking;
+use crate::comm::choice::Choice;
+use crate::comm::processes::{WORLD, World, world};
+use crate::decide::active::active;
+use crate::decide::{active, protocol};
+use crate::library::abi::{Abi, complain};
+use crate::library::tools::Feature;
+use crate::library::{abi, forked, pmpi, progress, stats, tools, world_model};
+use crate::messages::{committed, lengths, remote, requests, waiting};
+use crate::types::fortran_names;
+use crate::{bootstrap, gpu, rdma};
 
 /// Variables that have to be the same on all ranks: otherwise some would take part in what others forward.
 static SETTINGS: [&Setting; 5] = [

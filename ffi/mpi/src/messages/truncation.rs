@@ -12,12 +12,12 @@ use libcopy::p2p::header::{self, BYTES, START};
 use libcopy::p2p::segment::state;
 use libcopy::p2p::{ReceiveError, View};
 
-use super::peers::Peers;
-use super::status::Status;
-use super::world::World;
-use crate::abi::{Word, complain};
-use crate::comm::Comm;
-use crate::pmpi;
+use crate::comm::communicator::Comm;
+use crate::comm::peers::Peers;
+use crate::comm::processes::World;
+use crate::library::abi::{Word, complain};
+use crate::library::pmpi;
+use crate::library::status::Status;
 
 /// Why a message was not received, or not as a whole.
 #[derive(Clone, Copy, Debug)]

@@ -7,10 +7,11 @@ use std::ops::Range;
 
 use libcopy::p2p::{OpaqueElements, View};
 
-use crate::abi::{Abi, Word};
-use crate::buffer::Kind;
-use crate::pmpi;
-use crate::types::{self, Known};
+use crate::library::abi::{Abi, Word};
+use crate::library::pmpi;
+use crate::types::buffer::Kind;
+use crate::types::datatype;
+use crate::types::datatype::Known;
 
 /// Elements that only the MPI library can pack and unpack.
 #[derive(Debug)]
@@ -38,7 +39,7 @@ pub fn new(known: &Known, base: *mut c_void, count: usize) -> Option<View> {
     if known.dense {
         return Some(View::Dense(base.cast()));
     }
-    let prepared = types::layout(known.datatype.as_ref()?, count as u64)?;
+    let prepared = datatype::layout(known.datatype.as_ref()?, count as u64)?;
     Some(View::of(prepared.described.clone(), base.cast()))
 }
 

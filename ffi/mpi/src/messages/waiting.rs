@@ -6,8 +6,9 @@ use std::ffi::c_int;
 
 use libcopy::p2p::{Outgoing, Pause, Shared};
 
-use super::world::World;
-use crate::{errors, progress, rdma};
+use crate::comm::processes::{World, world};
+use crate::library::{errors, progress};
+use crate::rdma;
 use libcopy::lock::lock;
 
 /// Lets the MPI library get on, and takes what has arrived here meanwhile.
@@ -19,7 +20,7 @@ pub fn progress(world: &World) {
 
 /// The same, if there are any messages; whether there are.
 pub fn progress_all() -> bool {
-    super::world::world().map(progress).is_some()
+    world().map(progress).is_some()
 }
 
 /// The code of a message whose receiver has ended while it was receiving.

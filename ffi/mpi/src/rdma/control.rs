@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use libcopy::scratch::zeros;
 
-use crate::abi::{Abi, Word};
-use crate::errors::no_room;
-use crate::messages::status::{Room, Status};
-use crate::pmpi;
+use crate::library::abi::{Abi, Word};
+use crate::library::errors::no_room;
+use crate::library::pmpi;
+use crate::library::status::{Room, Status};
 
-/// The tag of what [`super::wire::Wire`] says.
+/// The tag of what [`crate::rdma::wire::Wire`] says.
 const CONTROL: c_int = 1;
 
 /// Tags of packed bytes; all libraries have at least 32,768 tags (MPI 4.1, section 9.1.2).

@@ -20,11 +20,11 @@ use std::ffi::c_int;
 use libcopy_rdma::Error;
 use libcopy_rdma::transfer::{Report, TransferId};
 
-use super::counts;
-use super::peer::Notice;
-use super::state::{Engine, Key, Receiving, Sending, keys_of, try_with};
-use super::wire::Wire;
-use crate::abi::complain;
+use crate::library::abi::complain;
+use crate::rdma::counts;
+use crate::rdma::peer::Notice;
+use crate::rdma::state::{Engine, Key, Receiving, Sending, keys_of, try_with};
+use crate::rdma::wire::Wire;
 
 /// Goes on with everything that is under way.
 pub fn progress() {

@@ -10,10 +10,10 @@
 
 use std::ffi::c_int;
 
-use super::link::PeerLink;
-use super::peer::Notice;
-use super::state::{Engine, take, with};
-use super::wire::Wire;
+use crate::rdma::link::PeerLink;
+use crate::rdma::peer::Notice;
+use crate::rdma::state::{Engine, take, with};
+use crate::rdma::wire::Wire;
 
 impl Engine {
     fn begin_barriers(&mut self) {

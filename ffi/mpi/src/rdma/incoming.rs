@@ -8,12 +8,12 @@ use libcopy_rdma::Error;
 use libcopy_rdma::gather::Buffer;
 use libcopy_rdma::transfer::Report;
 
-use super::counts;
-use super::header::{BYTES, Header};
-use super::peer::Notice;
-use super::state::{Elements, Engine, Incoming, Key, Receiving, with};
-use super::wire::{Envelope, Wire};
-use crate::errors;
+use crate::library::errors;
+use crate::rdma::counts;
+use crate::rdma::header::{BYTES, Header};
+use crate::rdma::peer::Notice;
+use crate::rdma::state::{Elements, Engine, Incoming, Key, Receiving, with};
+use crate::rdma::wire::{Envelope, Wire};
 
 impl Engine {
     pub(super) fn finish_receive(&mut self, key: Key, result: Result<(), c_int>) {

@@ -13,8 +13,8 @@ use libcopy_rdma::transfer::{Channel, Link, Settings};
 use libcopy_rdma::verbs::{Address, Connection, Device, Options, shared_keys};
 use libcopy_rdma::{Error, Result, Thresholds};
 
-use super::wire::Wire;
-use crate::abi::complain;
+use crate::library::abi::complain;
+use crate::rdma::wire::Wire;
 
 /// Control messages of a link that have come, and those that are to be sent.
 #[derive(Debug, Default)]

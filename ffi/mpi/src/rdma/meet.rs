@@ -11,12 +11,13 @@ use libcopy::config;
 use libcopy_rdma::verbs::{Device, device_names};
 use libcopy_rdma::{Error, Result};
 
-use super::link::Adapter;
-use super::mode::{Mode, mode};
-use super::state::{self, Met};
-use crate::abi::{Abi, Word, complain};
-use crate::comm::Comm;
-use crate::pmpi;
+use crate::comm::communicator::Comm;
+use crate::library::abi::{Abi, Word, complain};
+use crate::library::pmpi;
+use crate::rdma::link::Adapter;
+use crate::rdma::mode::{Mode, mode};
+use crate::rdma::state;
+use crate::rdma::state::Met;
 
 /// What a process says.
 #[repr(C)]

@@ -10,7 +10,7 @@ use libcopy_rdma::iovs;
 use libcopy_rdma::keys::Memory;
 use libcopy_rdma::transfer::Link;
 
-use super::link::Mail;
+use crate::rdma::link::Mail;
 
 /// What watches the program's memory.
 #[derive(Debug, Default)]

@@ -6,20 +6,20 @@
 //! receiver of that answers over a communicator of ours ([`control`]) with a clear to send. `docs/rdma.md` says what
 //! becomes of a message when something fails.
 
-mod control;
-mod counts;
-mod engine;
-mod finish;
-mod header;
-mod incoming;
-mod link;
-mod meet;
-mod memory;
-mod mode;
-mod outgoing;
-mod peer;
-mod state;
-mod wire;
+pub mod control;
+pub mod counts;
+pub mod engine;
+pub mod finish;
+pub mod header;
+pub mod incoming;
+pub mod link;
+pub mod meet;
+pub mod memory;
+pub mod mode;
+pub mod outgoing;
+pub mod peer;
+pub mod state;
+pub mod wire;
 
 pub use counts::report;
 pub use engine::progress;

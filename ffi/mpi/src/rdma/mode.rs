@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use libcopy::config;
 
-use crate::abi::complain;
+use crate::library::abi::complain;
 
 /// Which messages between machines go over RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,15 +10,15 @@ use libcopy::scratch::no_memory;
 use libcopy_rdma::Error;
 use libcopy_rdma::gather::Buffer;
 
-use super::control::{TAGS, UnsentHeader};
-use super::counts;
-use super::header::Header;
-use super::peer::Unreceived;
-use super::state::{Elements, Engine, Key, Outgoing, Route, Sending, keys_of, with};
-use super::wire::Wire;
-use crate::abi::Word;
-use crate::active;
-use crate::errors::no_room;
+use crate::decide::active;
+use crate::library::abi::Word;
+use crate::library::errors::no_room;
+use crate::rdma::control::{TAGS, UnsentHeader};
+use crate::rdma::counts;
+use crate::rdma::header::Header;
+use crate::rdma::peer::Unreceived;
+use crate::rdma::state::{Elements, Engine, Key, Outgoing, Route, Sending, keys_of, with};
+use crate::rdma::wire::Wire;
 
 impl Engine {
     pub(super) fn finish_send(&mut self, key: Key, result: Result<(), c_int>) {

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use super::link::PeerLink;
-use super::wire::Envelope;
+use crate::rdma::link::PeerLink;
+use crate::rdma::wire::Envelope;
 
 /// A header that the peer has sent, and that has not been received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

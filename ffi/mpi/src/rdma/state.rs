@@ -11,12 +11,12 @@ use libcopy::datatype::Layout;
 use libcopy::lock::lock;
 use libcopy_rdma::transfer::TransferId;
 
-use super::control::{Channel, Data, UnsentHeader};
-use super::link::Adapter;
-use super::memory::Watch;
-use super::peer::{Peer, Retired};
-use super::wire::{Envelope, Wire};
-use crate::abi::{Abi, Word};
+use crate::library::abi::{Abi, Word};
+use crate::rdma::control::{Channel, Data, UnsentHeader};
+use crate::rdma::link::Adapter;
+use crate::rdma::memory::Watch;
+use crate::rdma::peer::{Peer, Retired};
+use crate::rdma::wire::{Envelope, Wire};
 
 /// Elements of the program's that stay where they are until a message is complete.
 #[derive(Clone, Debug)]

@@ -202,6 +202,7 @@ fn as_json() -> Value {
                 "kind": match e.kind() {
                     EngineKind::Dma => "dma",
                     EngineKind::KernelThread => "kthread",
+                    EngineKind::Worker => "worker",
                     EngineKind::Other(_) => "unknown",
                 },
                 "driver": e.driver(),

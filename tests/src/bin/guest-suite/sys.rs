@@ -484,7 +484,10 @@ impl Child {
         signal(self.pid, libc::SIGKILL);
         match wait_exit(self.pid, Duration::from_secs(60)) {
             Some(_) => Ok(()),
-            None => Err(Stop::Fail(format!("process {} survives SIGKILL", self.pid))),
+            None => {
+                let why = format!("process {} survives SIGKILL", self.pid);
+                Err(Stop::Fail(format!("{why}\n{}", sleepers(self.pid))))
+            }
         }
     }
 
@@ -499,6 +502,31 @@ impl Child {
             Err(Stop::Fail(format!("SIGKILL takes {took:?}")))
         }
     }
+}
+
+/// Where in the kernel the threads of a process are, and all others that sleep uninterruptibly.
+fn sleepers(pid: i32) -> String {
+    let mut text = String::new();
+    let Ok(processes) = std::fs::read_dir("/proc") else {
+        return text;
+    };
+    for process in processes.flatten() {
+        let is_it = process.file_name().to_str() == Some(&pid.to_string());
+        let Ok(threads) = std::fs::read_dir(process.path().join("task")) else {
+            continue;
+        };
+        for thread in threads.flatten() {
+            let read =
+                |name: &str| std::fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+            let stat = read("stat");
+            let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
+            if is_it || state.starts_with('D') {
+                let name = stat.split_inclusive(')').next().unwrap_or_default();
+                text += &format!("{name} {}\n{}", &state[..1.min(state.len())], read("stack"));
+            }
+        }
+    }
+    text
 }
 
 /// Runs `body` in a child and waits for it.

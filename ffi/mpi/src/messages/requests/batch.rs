@@ -10,13 +10,13 @@ use std::sync::atomic::Ordering;
 use libcopy::lock::lock;
 use libcopy::p2p;
 
-use super::super::incoming::raise;
-use super::super::status::{Room, Status, is_ignored};
-use super::super::world::World;
-use super::entry::{Entry, State, Work, quietly, reported};
-use super::table::{KNOWN, TABLE, Unfetched, any, find, forget, insert};
-use crate::abi::{UNDEFINED, Word};
-use crate::pmpi;
+use crate::comm::processes::World;
+use crate::library::abi::{UNDEFINED, Word};
+use crate::library::pmpi;
+use crate::library::status::{Room, Status, is_ignored};
+use crate::messages::incoming::raise;
+use crate::messages::requests::entry::{Entry, State, Work, quietly, reported};
+use crate::messages::requests::table::{KNOWN, TABLE, Unfetched, any, find, forget, insert};
 
 /// The end of a request that the library has completed, with this code and status; the code for the program. A panic of
 /// ours becomes an error of the MPI library's.

@@ -9,18 +9,24 @@ use std::sync::atomic::Ordering;
 use libcopy::lock::lock;
 use libcopy::policy::governor::Decision;
 
-use super::super::incoming::raise;
-use super::super::status::{Room, Status, is_ignored};
-use super::super::truncation::is_truncation;
-use super::super::world::{World, world};
-use super::batch::{Batch, Owner, conclude, concluded, finish, forget_freed, is_alone};
-use super::entry::Work;
-use super::progress::{ORPHANS, finish_copies, settle, until};
-use super::table::{Unfetched, find, forget, library_first, remember};
-use crate::abi::{UNDEFINED, Word};
-use crate::fallback::{self, Look};
-use crate::nonblocking::persistent::{self as collectives, Start};
-use crate::{gpu, persistent, pmpi};
+use crate::collectives::nonblocking::persistent as collectives;
+use crate::collectives::nonblocking::persistent::Start;
+use crate::collectives::persistent;
+use crate::comm::processes::{World, world};
+use crate::gpu;
+use crate::library::abi::{UNDEFINED, Word};
+use crate::library::fallback;
+use crate::library::fallback::Look;
+use crate::library::pmpi;
+use crate::library::status::{Room, Status, is_ignored};
+use crate::messages::incoming::raise;
+use crate::messages::requests::batch::{
+    Batch, Owner, conclude, concluded, finish, forget_freed, is_alone,
+};
+use crate::messages::requests::entry::Work;
+use crate::messages::requests::progress::{ORPHANS, finish_copies, settle, until};
+use crate::messages::requests::table::{Unfetched, find, forget, library_first, remember};
+use crate::messages::truncation::is_truncation;
 
 /// `MPI_Wait`; `None` if the request is none of ours.
 ///

@@ -9,18 +9,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libcopy::lock::lock;
 use libcopy::p2p::{self, Shared};
 
-use super::super::governed::{Class, Watched};
-use super::super::handle::Handle;
-use super::super::incoming::{Arrival, Fetching, raise};
-use super::super::pack_memory::Memory;
-use super::super::sending::Plan;
-use super::super::status::{Room, Status};
-use super::super::truncation::Failed;
-use super::super::waiting;
-use super::super::world::World;
-use crate::abi::Word;
-use crate::nonblocking::persistent::Running;
-use crate::pmpi;
+use crate::collectives::nonblocking::persistent::Running;
+use crate::comm::processes::World;
+use crate::library::abi::Word;
+use crate::library::pmpi;
+use crate::library::status::{Room, Status};
+use crate::messages::governed::{Class, Watched};
+use crate::messages::handle::Handle;
+use crate::messages::incoming::{Arrival, Fetching, raise};
+use crate::messages::pack_memory::Memory;
+use crate::messages::sending::Plan;
+use crate::messages::truncation::Failed;
+use crate::messages::waiting;
 
 /// What a request does.
 pub enum Work {

@@ -7,11 +7,11 @@
 //! then the library's own function is called, which returns at once, frees the handle and writes
 //! the status.
 
-mod batch;
-mod calls;
-mod entry;
-mod progress;
-mod table;
+pub mod batch;
+pub mod calls;
+pub mod entry;
+pub mod progress;
+pub mod table;
 
 pub use calls::{
     cancel, free, get_status, get_status_all, get_status_any, get_status_some, start, startall,

@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libcopy::lock::lock;
 use libcopy::p2p::Pause;
 
-use super::super::handle::Handle;
-use super::super::status::{Room, Status};
-use super::super::world::{self, World};
-use super::entry::{Entry, Work, is_any_copied};
-use super::table::{KNOWN, OTHERS, TABLE, any, forget};
-use crate::pmpi;
+use crate::comm::processes;
+use crate::comm::processes::World;
+use crate::library::pmpi;
+use crate::library::status::{Room, Status};
+use crate::messages::handle::Handle;
+use crate::messages::requests::entry::{Entry, Work, is_any_copied};
+use crate::messages::requests::table::{KNOWN, OTHERS, TABLE, any, forget};
 
 /// Requests that are under way and that the program has freed: nobody will ask for them.
 pub(super) static ORPHANS: AtomicUsize = AtomicUsize::new(0);
@@ -37,7 +38,7 @@ pub fn forget_all() {
 /// Goes on with what is under way after a call that returns this code, and returns it.
 #[cold]
 pub fn settle_orphans(code: c_int) -> c_int {
-    if let Some(world) = world::world() {
+    if let Some(world) = processes::world() {
         let _ = catch_unwind(AssertUnwindSafe(|| {
             world.attend_all();
             settle(world);
@@ -48,7 +49,7 @@ pub fn settle_orphans(code: c_int) -> c_int {
 
 /// Has what waits go on with requests.
 pub fn register() {
-    world::register(settle);
+    processes::register(settle);
 }
 
 /// Waits for what devices copy, all of it at the same time: senders wait for that, and the program may not come back

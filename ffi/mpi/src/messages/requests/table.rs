@@ -11,16 +11,16 @@ use std::sync::{Arc, LazyLock, Mutex};
 use libcopy::lock::lock;
 use libcopy::p2p;
 
-use super::super::arguments::{Address, Mode};
-use super::super::governed::Watched;
-use super::super::incoming::Arrival;
-use super::super::offering::Candidate;
-use super::super::probes;
-use super::super::sending::Plan;
-use super::super::status::{Room, Status};
-use super::super::world::{World, world};
-use super::entry::{Entry, State, Work};
-use crate::abi::Word;
+use crate::comm::processes::{World, world};
+use crate::library::abi::Word;
+use crate::library::status::{Room, Status};
+use crate::messages::arguments::{Address, Mode};
+use crate::messages::governed::Watched;
+use crate::messages::incoming::Arrival;
+use crate::messages::offering::Candidate;
+use crate::messages::probes;
+use crate::messages::requests::entry::{Entry, State, Work};
+use crate::messages::sending::Plan;
 
 /// Spreads handles, which are addresses or small numbers.
 #[derive(Default)]

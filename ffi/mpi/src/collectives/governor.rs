@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Collectives under the governor ([`libcopy::policy::governor`]): which classes a communicator
+//! has, what their calls take, and how the ranks agree.
+//!
+//! A class is a function and a power of two of bytes, on one communicator, as these are the same on all ranks.
+//! (Datatypes are not: a sender's may be dense and a receiver's a vector.) Only what the thresholds intercept
+//! has a class.
+//!
+//! Of blocking calls each rank measures those of a trial, from the decision to the end of the call. Before the next
+//! call of the class all ranks tell each other their times, by an allgather of some hundred bytes through the
+//! group's shared memory; then all have the same sums, and decide alike. Whether the ranks want a governor at all is
+//! agreed on in the same way, before a communicator's first trial.
+//!
+//! Of nonblocking calls each rank measures the time from one to the next ([`libcopy::policy::governor::Together`]), and the ranks agree without
+//! waiting for each other ([`libcopy::collective::nonblocking::agreement`]).
+
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
+use std::time::Instant;
+
+use libcopy::collective::nonblocking::agreement::{TOPICS, WORDS};
+use libcopy::lock::lock;
+use libcopy::policy::governor::{Account, Decision, Governor, Slot, Times, sums};
+
+use crate::comm::classes::{
+    AHEAD, Class, GONE, NonblockingClass, PersistentClass, Total, Totals, add, add_persistent,
+    is_wanted, power,
+};
+use crate::comm::communicator;
+use crate::comm::communicator::Comm;
+use crate::comm::group::Group;
+use crate::comm::nonblocking_group::NonblockingGroup;
+use crate::decide::active::least;
+use crate::library::progress;
+use crate::library::stats::Function;
+
+static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// A call that is being measured.
+struct Pending {
+    known: Arc<Comm>,
+    /// For what; without a trial, for a team that its communicator may have.
+    trial: Option<Trial>,
+    started: Instant,
+}
+
+/// A call of a trial.
+struct Trial {
+    class: usize,
+    slot: Slot,
+    /// Bytes of the call, if its time is to be scaled to those of the class.
+    bytes: Option<u64>,
+}
+
+thread_local! {
+    static PENDING: Cell<Option<Pending>> = const { Cell::new(None) };
+}
+
+/// Measures until it goes, if the call that it is in is part of a trial, or forwarded for want of a team.
+pub struct Span;
+
+impl Drop for Span {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(pending) = PENDING.take() {
+            pending.end();
+        }
+    }
+}
+
+/// The call has failed, so its time says nothing.
+pub fn failed() {
+    PENDING.take();
+}
+
+impl Pending {
+    fn end(self) {
+        let time = self.started.elapsed();
+        let Some(trial) = self.trial else {
+            self.known.has_waited(time);
+            return;
+        };
+        let time = time.as_nanos() as u64;
+        let mut all = self.known.classes.lock();
+        let Some(class) = all.get_mut(trial.class) else {
+            return;
+        };
+        let scaled = match trial.bytes {
+            Some(bytes) => (u128::from(time) << class.power) / u128::from(bytes.max(1)),
+            None => u128::from(time),
+        };
+        // Small enough for the sum of all ranks.
+        let scaled = u64::try_from(scaled).unwrap_or(u64::MAX).min(1 << 48);
+        trial.slot.put(&mut class.times, scaled);
+    }
+}
+
+/// The call is forwarded because its communicator has no team yet: measures what that takes.
+pub fn measure_waiting(known: &Arc<Comm>) {
+    PENDING.set(Some(Pending {
+        known: known.clone(),
+        trial: None,
+        started: Instant::now(),
+    }));
+}
+
+/// The way of a call that the thresholds intercept. `exact`: the call has exactly `bytes`, and not
+/// just about as many.
+pub fn decide(
+    known: &Arc<Comm>,
+    group: &Group,
+    function: Function,
+    (bytes, exact): (u64, bool),
+) -> Decision {
+    if least().is_some() {
+        return Decision::Intercept;
+    }
+    let classes = &known.classes;
+    if classes.wanted.get() == Some(&false) {
+        return Decision::Intercept;
+    }
+    let power = power(bytes);
+    let mut all = classes.lock();
+    let mut found = all.iter();
+    let index = found.position(|class| class.function == function && class.power == power);
+    let index = index.unwrap_or_else(|| {
+        all.push(Class {
+            function,
+            power,
+            governor: Governor::new(Decision::Intercept),
+            times: Times::default(),
+            exchange: 0,
+        });
+        all.len() - 1
+    });
+    let class = &all[index];
+    // All ranks come to the end of the first rest together.
+    if class.governor.has_rested() && classes.wanted.get().is_none() {
+        drop(all);
+        let wanted = classes.wanted.get_or_init(|| agree(group));
+        if !wanted {
+            return Decision::Intercept;
+        }
+        all = classes.lock();
+    }
+    if all[index].governor.is_due() {
+        let (times, exchange) = (all[index].times, all[index].exchange);
+        // Not while it is locked: others' messages go on meanwhile.
+        drop(all);
+        let started = Instant::now();
+        let sums = exchange_times(group, &times, exchange);
+        all = classes.lock();
+        let class = &mut all[index];
+        class.times = Times::default();
+        class.exchange = started.elapsed().as_nanos() as u64;
+        let Some((sums, exchange)) = sums else {
+            // Then the group is broken, and says so.
+            return Decision::Intercept;
+        };
+        class.governor.decide(&sums, exchange);
+        let forwards = |class: &Class| class.governor.leader() == Decision::Forward;
+        let forwards = all.iter().any(forwards);
+        classes.forwards.store(forwards, Ordering::Relaxed);
+    }
+    let step = all[index].governor.step();
+    drop(all);
+    if let Some(slot) = step.slot {
+        PENDING.set(Some(Pending {
+            known: known.clone(),
+            trial: Some(Trial {
+                class: index,
+                slot,
+                bytes: exact.then_some(bytes),
+            }),
+            started: Instant::now(),
+        }));
+    }
+    step.decision
+}
+
+/// The way of a nonblocking call that the thresholds intercept. No rank waits for another: the first that comes to the end of a
+/// trial finds out whether all have said what theirs took, for all that come later.
+pub fn decide_nonblocking(
+    known: &Comm,
+    members: &NonblockingGroup,
+    function: Function,
+    bytes: u64,
+) -> Decision {
+    if least().is_some() || !members.is_governed {
+        return Decision::Intercept;
+    }
+    let power = power(bytes);
+    let mut all = lock(&known.classes.nonblocking);
+    let mut found = all.iter();
+    let index = found.position(|class| class.function == function && class.power == power);
+    let index = index.unwrap_or(all.len());
+    if index == TOPICS {
+        return Decision::Intercept;
+    }
+    if index == all.len() {
+        all.push(NonblockingClass::new(function, power));
+    }
+    let classes = all.len();
+    let class = &mut all[index];
+    let decision = next_together(members, class, (index, classes));
+    if decision == Decision::Forward {
+        let pass = || class.together.forward_ahead(AHEAD);
+        known.classes.ahead.decide(function, power, pass);
+    }
+    decision
+}
+
+/// The way of the next start of a persistent request, whose group `members` is.
+pub fn decide_persistent(members: &NonblockingGroup, class: &PersistentClass) -> Decision {
+    if least().is_some() || !members.is_governed {
+        return Decision::Intercept;
+    }
+    next_together(members, &mut lock(&class.class), (0, class.requests))
+}
+
+/// The way of the next call of a class that has a topic of the group; `classes` share what trials may cost.
+fn next_together(
+    members: &NonblockingGroup,
+    class: &mut NonblockingClass,
+    (topic, classes): (usize, usize),
+) -> Decision {
+    let now = || BEGINNING.elapsed().as_nanos() as u64;
+    loop {
+        if let Some(decision) = class.together.next(now, || members.under_way()) {
+            return decision;
+        }
+        let Account { times, under_way } = class.together.account();
+        let mut own = [under_way; WORDS];
+        for (word, time) in own[1..].iter_mut().zip(times.iter().flatten()) {
+            *word = *time;
+        }
+        let topic = members.group.table.topic(topic, members.group.rank);
+        let said = topic.ask(&mut class.progress, &own, || {
+            progress::everything();
+            std::thread::yield_now();
+        });
+        let said: Option<Vec<Account>> = said.map(|said| {
+            let account = |words: &[u64; WORDS]| Account {
+                under_way: words[0],
+                times: read_times(&words[1..]),
+            };
+            said.iter().map(account).collect()
+        });
+        class.together.decide(said.as_deref(), classes);
+    }
+}
+
+/// Whether all ranks want a governor.
+fn agree(group: &Group) -> bool {
+    let mut all = vec![0u8; group.size];
+    let answer = group.allgather(Some(&[u8::from(is_wanted())]), &mut all);
+    answer.is_ok() && all.iter().all(|wants| *wants == 1)
+}
+
+/// The sums of all ranks' times, and what the exchange costs all ranks: as much for each as for the one that waits least.
+fn exchange_times(group: &Group, times: &Times, exchange: u64) -> Option<(Times, u64)> {
+    let words = std::iter::once(&exchange).chain(times.iter().flatten());
+    let own: Vec<u8> = words.flat_map(|word| word.to_ne_bytes()).collect();
+    let mut all = vec![0u8; own.len() * group.size];
+    group.allgather(Some(&own), &mut all).ok()?;
+    let words: Vec<u64> = all
+        .chunks_exact(8)
+        .map(|bytes| u64::from_ne_bytes(bytes.try_into().unwrap_or_default()))
+        .collect();
+    let ranks = words.chunks_exact(own.len() / 8);
+    let cheapest = ranks.clone().map(|words| words[0]).min().unwrap_or(0);
+    let sums = sums(ranks.map(|words| read_times(&words[1..])));
+    Some((sums, cheapest.saturating_mul(group.size as u64)))
+}
+
+/// Times as ranks send them.
+fn read_times(words: &[u64]) -> Times {
+    let mut times = Times::default();
+    for (time, word) in times.iter_mut().flatten().zip(words) {
+        *time = *word;
+    }
+    times
+}
+
+fn totals() -> Totals {
+    let mut totals = lock(&GONE).clone();
+    add_persistent(&mut totals);
+    for known in communicator::all() {
+        add(&mut totals, known.size, &known.classes);
+    }
+    totals
+}
+
+fn name(function: usize) -> &'static str {
+    Function::all().nth(function).map_or("", Function::name)
+}
+
+/// The classes as objects in JSON.
+pub fn json() -> Vec<String> {
+    let totals = totals();
+    let object = |((function, ranks, power), total): (&(usize, usize, u32), &Total)| {
+        format!(
+            "{{\"function\":\"{}\",\"ranks\":{ranks},\"bytes\":{},{}}}",
+            name(*function),
+            1u64 << power,
+            total.json()
+        )
+    };
+    totals.iter().map(object).collect()
+}
+
+/// A line for each class that was tried.
+pub fn report() -> Vec<String> {
+    let totals = totals();
+    let tried = totals.iter().filter(|(_, total)| total.trials > 0);
+    tried
+        .map(|((function, ranks, power), total)| {
+            let (who, of) = match ranks {
+                1 => ("alone".to_owned(), "types"),
+                _ => (format!("{ranks} ranks"), "communicators"),
+            };
+            total.line(name(*function), *power, &who, ("on", of))
+        })
+        .collect()
+}

@@ -1,0 +1,569 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Whether a call is intercepted, and what becomes of one that is.
+
+use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use libcopy::collective::Op;
+use libcopy::policy::Oversubscription;
+use libcopy::policy::governor::Decision;
+
+use crate::bootstrap;
+use crate::collectives::{governor, nonblocking};
+use crate::comm::classes::{PersistentClass, power};
+use crate::comm::communicator;
+use crate::comm::communicator::Comm;
+use crate::comm::group::Group;
+use crate::comm::nonblocking_group::NonblockingGroup;
+use crate::comm::order::Order;
+use crate::decide::active;
+use crate::decide::active::{active, least};
+use crate::library::abi::{Abi, Word, complain};
+use crate::library::against_mpi::is_beaten_across;
+use crate::library::count::Count;
+use crate::library::failure::Failure;
+use crate::library::stats::{Across, Function, Outcome};
+use crate::library::{errors, pmpi, stats};
+use crate::types::buffer::Kind;
+use crate::types::type_size;
+
+/// A call that is ours: the library, the group, and the bytes of this rank.
+pub struct Call {
+    pub abi: &'static Abi,
+    comm: Word,
+    pub group: Arc<Group>,
+    /// Counted by all ranks of the group alike; 0 for barriers, which only groups on several nodes have.
+    number: u64,
+    function: Function,
+    pub bytes: usize,
+}
+
+/// Decides whether a call is intercepted: `count` elements of `datatype` are what each rank sends or
+/// receives, and `kinds` looks at the datatypes more closely, which small messages need not wait
+/// for.
+#[inline]
+pub fn intercept(
+    function: Function,
+    comm: Word,
+    pair: (Option<usize>, Word),
+    kinds: impl FnOnce(&'static Abi) -> Option<()>,
+) -> Option<Call> {
+    intercept_reduction(function, comm, pair, None, kinds)
+}
+
+/// The same for a call that combines the elements with `op`.
+#[inline]
+pub fn intercept_reduction(
+    function: Function,
+    comm: Word,
+    (count, datatype): (Option<usize>, Word),
+    op: Option<Word>,
+    kinds: impl FnOnce(&'static Abi) -> Option<()>,
+) -> Option<Call> {
+    let Some(abi) = active() else {
+        stats::count(function, Outcome::Disabled, 0);
+        return None;
+    };
+    if active::is_meeting_wanted() {
+        nonblocking::meet(abi, comm);
+    }
+    let Some(bytes) = count.and_then(|count| type_size::bytes(abi, count, datatype)) else {
+        stats::count(function, Outcome::Arguments, 0);
+        return None;
+    };
+    // Below this, no communicator is worth the team that would tell whether ranks outnumber processors.
+    if !beats_mpi(abi, function, bytes as u64, None, Order::Free) {
+        stats::count(function, outside(abi, function, bytes as u64), 0);
+        return None;
+    }
+    decide(function, || {
+        let known = communicator::of(abi, comm)?;
+        let order = Order::of(abi, known.size, datatype, op);
+        // Before the datatypes are looked at, which costs more.
+        let is_forwarded = match order {
+            Order::Free => known.classes.rests_forwarding(function, bytes as u64),
+            Order::Fixed => {
+                let oversubscription = known.known_oversubscription();
+                !beats_mpi(abi, function, bytes as u64, oversubscription, order)
+            }
+        };
+        if is_forwarded {
+            return Err(Outcome::NoGain);
+        }
+        kinds(abi).ok_or(Outcome::Arguments)?;
+        let what = (bytes as u64, true, order);
+        let (group, number) = admit(function, abi, comm, &known, what)?;
+        Ok(Call {
+            abi,
+            comm,
+            group,
+            number,
+            function,
+            bytes,
+        })
+    })
+}
+
+/// Who knows how large an irregular message is.
+#[derive(Clone, Copy)]
+pub enum Knows {
+    /// The root knows all parts.
+    Root(c_int),
+    /// Every rank knows its own.
+    Each,
+    /// Every rank knows all: this is the largest part.
+    All(u64),
+}
+
+/// Decides whether an irregular call is intercepted. Where its ranks do not all know how large it is, they
+/// agree on it now and then, and in between assume what it was. `sides` looks at the arguments
+/// and returns the bytes of the largest part, as far as this rank knows.
+pub fn intercept_vector(
+    function: Function,
+    comm: Word,
+    knows: Knows,
+    sides: impl FnOnce(&'static Abi, &Comm) -> Option<u64>,
+) -> Option<Call> {
+    decide(function, || {
+        let abi = active().ok_or(Outcome::Disabled)?;
+        if active::is_meeting_wanted() {
+            nonblocking::meet(abi, comm);
+        }
+        let known = communicator::of(abi, comm)?;
+        known.admits()?;
+        // Counted whatever else is wrong, as small calls are.
+        let (agree, mut largest) = match knows {
+            Knows::All(largest) => (false, largest),
+            _ => known.irregular(function),
+        };
+        if let Knows::Root(root) = knows {
+            if usize::try_from(root).map_or(true, |root| root >= known.size) {
+                return Err(Outcome::Arguments);
+            }
+        }
+        if !agree && !beats_mpi(abi, function, largest, None, Order::Free) {
+            return Err(outside(abi, function, largest));
+        }
+        if !agree && known.classes.rests_forwarding(function, largest) {
+            return Err(Outcome::NoGain);
+        }
+        let mine = sides(abi, &known).ok_or(Outcome::Arguments)?;
+        if agree {
+            largest = agreed(abi, comm, &known, knows, mine).ok_or(Outcome::NoTeam)?;
+            known.agreed(function, largest);
+        }
+        let what = (largest, false, Order::Free);
+        let (group, number) = admit(function, abi, comm, &known, what)?;
+        Ok(Call {
+            abi,
+            comm,
+            group,
+            number,
+            function,
+            bytes: 0,
+        })
+    })
+}
+
+/// The largest of the parts that each rank knows.
+fn agreed(abi: &Abi, comm: Word, known: &Comm, knows: Knows, mine: u64) -> Option<u64> {
+    match knows {
+        Knows::Root(root) => {
+            let mut bytes = mine;
+            let buffer = (&raw mut bytes).cast();
+            // SAFETY: all ranks are here; eight bytes.
+            let answer = unsafe { pmpi::bcast(buffer, 8, abi.byte, root, comm) };
+            (answer == 0).then_some(bytes)
+        }
+        Knows::Each | Knows::All(_) => {
+            let all = lengths(abi, comm, known.size, mine)?;
+            Some(all.into_iter().max().unwrap_or(0))
+        }
+    }
+}
+
+/// What each rank says.
+fn lengths(abi: &Abi, comm: Word, size: usize, mine: u64) -> Option<Vec<u64>> {
+    let mut all = vec![0u64; size];
+    let (own, to) = ((&raw const mine).cast::<c_void>(), all.as_mut_ptr().cast());
+    // SAFETY: all ranks are here; eight bytes from each.
+    let answer = unsafe { pmpi::allgather(own, 8, abi.byte, to, 8, abi.byte, comm) };
+    (answer == 0).then_some(all)
+}
+
+/// Whether the `bytes` of all ranks can be counted between nodes.
+fn reaches(bytes: u64) -> bool {
+    c_int::try_from(bytes).is_ok()
+}
+
+/// Whether messages of this size are faster with us. Ranks that outnumber processors are another
+/// matter, but only the team knows; so the first question is whether any case could be ours.
+pub fn beats_mpi(
+    abi: &Abi,
+    function: Function,
+    bytes: u64,
+    oversubscription: Option<Oversubscription>,
+    order: Order,
+) -> bool {
+    if let Some(least) = least() {
+        return bytes >= least;
+    }
+    let Some(op) = function.op() else {
+        return false;
+    };
+    let library = abi.implementation();
+    let beats = |oversubscription| match order {
+        Order::Free => library.is_beaten(op, bytes, oversubscription),
+        Order::Fixed => library.is_beaten_in_fixed_order(op, bytes, oversubscription),
+    };
+    match oversubscription {
+        Some(oversubscription) => beats(oversubscription),
+        None => Oversubscription::ALL.into_iter().any(beats),
+    }
+}
+
+/// Why messages of this size are forwarded that are not faster with us: those that are long enough for some
+/// number of ranks may be too long for this one.
+fn outside(abi: &Abi, function: Function, bytes: u64) -> Outcome {
+    let least = function.op().and_then(|op| abi.implementation().least(op));
+    match least {
+        Some(least) if bytes >= least => Outcome::NoGain,
+        _ => Outcome::Small,
+    }
+}
+
+/// Decides about a barrier, which has no bytes: only where the team of ranks on several nodes is there
+/// anyway, which all ranks find alike.
+pub fn take_barrier(abi: &'static Abi, comm: Word) -> Option<Call> {
+    decide(Function::Barrier, || {
+        let known = communicator::of(abi, comm)?;
+        let group = known.across_nodes().ok_or(Outcome::Communicator)?;
+        if least().is_none() && !is_beaten_across(Op::Barrier, 0) {
+            return Err(Outcome::Small);
+        }
+        Ok(Call {
+            abi,
+            comm,
+            group: group.clone(),
+            number: 0,
+            function: Function::Barrier,
+            bytes: 0,
+        })
+    })
+}
+
+/// Decides about a nonblocking call in the same way; `kinds` looks at the datatypes and arguments.
+pub fn intercept_nonblocking<K>(
+    function: Function,
+    comm: Word,
+    (count, datatype): (Option<usize>, Word),
+    op: Option<Word>,
+    kinds: impl FnOnce(&'static Abi, &Comm) -> Option<K>,
+) -> Option<(&'static Abi, Arc<NonblockingGroup>, usize, K)> {
+    let decision = || {
+        let (abi, bytes) = nonblocking_candidate(function, (count, datatype))?;
+        let power = power(bytes as u64);
+        let order = |known: &Comm| Order::of(abi, known.size, datatype, op);
+        let takes =
+            |known: &Comm| order(known) == Order::Free && known.classes.ahead.take(function, power);
+        if communicator::with_last(comm, || abi.handle, takes) == Some(true) {
+            return Err(Outcome::NoGain);
+        }
+        let known = communicator::of(abi, comm)?;
+        known.admits()?;
+        let order = order(&known);
+        let beats = |is_oversubscribed| {
+            beats_nonblocking(abi, function, bytes as u64, is_oversubscribed, order)
+        };
+        if order == Order::Fixed && !known.had_met_for_reductions() {
+            return Err(Outcome::NoTeam);
+        }
+        // Before the datatypes are looked at, which costs more.
+        if known
+            .met()
+            .is_some_and(|members| !beats(members.is_oversubscribed))
+        {
+            return Err(Outcome::Small);
+        }
+        if let (Some(members), Order::Free) = (known.met(), order) {
+            match governor::decide_nonblocking(&known, members, function, bytes as u64) {
+                Decision::Intercept => {}
+                Decision::Forward => return Err(Outcome::NoGain),
+            }
+        }
+        let kinds = kinds(abi, &known).ok_or(Outcome::Arguments)?;
+        let members = known.nonblocking_group().ok_or(Outcome::NoTeam)?;
+        if !members.group.admits_next() {
+            return Err(Outcome::NoTeam);
+        }
+        Ok((abi, members.clone(), bytes, kinds))
+    };
+    counted(function, decision)
+}
+
+/// Decides in the same way about a function that makes a persistent request. It may wait for other ranks (MPI 4.1,
+/// section 6.13), so they meet in it, and agree on whether `kinds` finds that the call is ours on all of them. With the
+/// most persistent requests that a rank has.
+pub fn intercept_persistent<K>(
+    function: Function,
+    comm: Word,
+    pair: (Option<usize>, Word),
+    op: Option<Word>,
+    kinds: impl FnOnce(&'static Abi, &Comm) -> Option<K>,
+) -> Option<(&'static Abi, Arc<NonblockingGroup>, usize, K, usize)> {
+    let decision = || {
+        let (abi, bytes) = nonblocking_candidate(function, pair)?;
+        let known = communicator::of(abi, comm)?;
+        known.admits()?;
+        let members = nonblocking::meet_now(abi, comm, &known).ok_or(Outcome::NoTeam)?;
+        let order = Order::of(abi, known.size, pair.1, op);
+        if !beats_nonblocking(
+            abi,
+            function,
+            bytes as u64,
+            members.is_oversubscribed,
+            order,
+        ) {
+            return Err(Outcome::Small);
+        }
+        let kinds = kinds(abi, &known);
+        let requests = PersistentClass::number() as u64 + 1;
+        let made = members.of_request(abi, comm, kinds.is_some(), requests);
+        let kinds = kinds.ok_or(Outcome::Arguments)?;
+        let (members, requests) = made.ok_or(Outcome::NoTeam)?;
+        Ok((abi, members, bytes, kinds, requests as usize))
+    };
+    counted(function, decision)
+}
+
+/// The library and the bytes of a nonblocking call, if these are worth it for any number of ranks.
+fn nonblocking_candidate(
+    function: Function,
+    (count, datatype): (Option<usize>, Word),
+) -> Result<(&'static Abi, usize), Outcome> {
+    let abi = active().ok_or(Outcome::Disabled)?;
+    if !nonblocking::is_allowed() {
+        return Err(Outcome::Disabled);
+    }
+    let bytes = count.and_then(|count| type_size::bytes(abi, count, datatype));
+    let bytes = bytes.ok_or(Outcome::Arguments)?;
+    let beats = |is_oversubscribed| {
+        beats_nonblocking(abi, function, bytes as u64, is_oversubscribed, Order::Free)
+    };
+    if beats(false) || beats(true) {
+        Ok((abi, bytes))
+    } else {
+        Err(Outcome::Small)
+    }
+}
+
+/// Whether nonblocking calls with `bytes` bytes are faster with us.
+fn beats_nonblocking(
+    abi: &Abi,
+    function: Function,
+    bytes: u64,
+    is_oversubscribed: bool,
+    order: Order,
+) -> bool {
+    let library = abi.implementation();
+    match (least(), function.op(), order) {
+        (Some(least), _, _) => bytes >= least,
+        (None, Some(op), Order::Free) => {
+            library.is_beaten_nonblocking(op, bytes, is_oversubscribed)
+        }
+        (None, Some(op), Order::Fixed) => {
+            library.is_beaten_nonblocking_in_fixed_order(op, bytes, is_oversubscribed)
+        }
+        (None, None, _) => false,
+    }
+}
+
+/// What was decided; counts what is not intercepted.
+fn counted<T>(function: Function, decision: impl FnOnce() -> Result<T, Outcome>) -> Option<T> {
+    match catch_unwind(AssertUnwindSafe(decision)) {
+        Ok(Ok(intercepted)) => Some(intercepted),
+        Ok(Err(outcome)) => {
+            stats::count(function, outcome, 0);
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+/// The group, if messages of this size are to go through it, by the thresholds and, where the order is free, by the
+/// governor, and the number of the call there. `exact`:
+/// all ranks' messages have exactly these bytes, not just about as many.
+fn admit(
+    function: Function,
+    abi: &'static Abi,
+    comm: Word,
+    known: &Arc<Comm>,
+    (bytes, exact, order): (u64, bool, Order),
+) -> Result<(Arc<Group>, u64), Outcome> {
+    let group = admit_by_thresholds(function, abi, comm, known, (bytes, order))?;
+    let decision = match order {
+        Order::Free => governor::decide(known, &group, function, (bytes, exact)),
+        Order::Fixed => Decision::Intercept,
+    };
+    match decision {
+        Decision::Intercept => {
+            let number = group.next_call().ok_or(Outcome::NoTeam)?;
+            Ok((group, number))
+        }
+        Decision::Forward => Err(Outcome::NoGain),
+    }
+}
+
+/// The same by the thresholds.
+fn admit_by_thresholds(
+    function: Function,
+    abi: &'static Abi,
+    comm: Word,
+    known: &Arc<Comm>,
+    (bytes, order): (u64, Order),
+) -> Result<Arc<Group>, Outcome> {
+    // Where the order is fixed, what is forwarded is not worth the team that would tell this. On several machines
+    // ranks of different ones do not share processors.
+    let oversubscription = match order {
+        Order::Fixed if !bootstrap::world().is_some_and(|world| world.everywhere) => {
+            known.admits()?;
+            Some(known.oversubscription(abi, comm))
+        }
+        _ => None,
+    };
+    if !beats_mpi(abi, function, bytes, oversubscription, order) {
+        return Err(outside(abi, function, bytes));
+    }
+    let group = known.group(abi, comm, (function.moves(bytes, known.size), order));
+    let group = group.inspect_err(|_| {
+        if known.is_waiting() {
+            governor::measure_waiting(known);
+        }
+    })?;
+    if group.nodes.is_some() {
+        let all = match function.across_nodes().ok_or(Outcome::Communicator)? {
+            Across::Whole => 0,
+            Across::Parts => bytes.saturating_mul(group.size as u64),
+        };
+        if !reaches(all) {
+            return Err(Outcome::Communicator);
+        }
+        let beats = |op| is_beaten_across(op, bytes);
+        return if least().is_some() || function.op().is_some_and(beats) {
+            Ok(group.clone())
+        } else {
+            Err(Outcome::Small)
+        };
+    }
+    // Reductions pay only where nobody copies twice.
+    let reduces = |op: Op| Op::REDUCTIONS.contains(&op);
+    if !group.direct && function.op().is_some_and(reduces) {
+        return Err(Outcome::NoTeam);
+    }
+    let oversubscription = Some(oversubscription.unwrap_or(group.oversubscription));
+    if !beats_mpi(abi, function, bytes, oversubscription, order) {
+        return Err(outside(abi, function, bytes));
+    }
+    Ok(group.clone())
+}
+
+/// Counts what was decided not to be intercepted.
+fn decide(function: Function, decision: impl FnOnce() -> Result<Call, Outcome>) -> Option<Call> {
+    counted(function, decision)
+}
+
+impl Call {
+    /// Does it; errors go to the communicator's error handler.
+    pub fn run(self, work: impl FnOnce(&Call) -> Result<(), Failure>) -> c_int {
+        let code = match catch_unwind(AssertUnwindSafe(|| work(&self))) {
+            Ok(Ok(())) => {
+                let outcome = match self.group.nodes {
+                    Some(_) => Outcome::Nodes,
+                    None => Outcome::Intercepted,
+                };
+                stats::count(self.function, outcome, self.bytes as u64);
+                return 0;
+            }
+            Ok(Err(Failure::Team(error))) => {
+                let text = format!("{}: {}", self.function.name(), error.report());
+                complain(&text);
+                match error {
+                    libcopy::Error::Mismatch { .. } => self.abi.truncate,
+                    _ => errors::failure(self.abi, &text),
+                }
+            }
+            Ok(Err(Failure::Code(code))) => code,
+            Err(_) => self.abi.error,
+        };
+        governor::failed();
+        self.group.failed(self.number);
+        // SAFETY: the communicator was in use a moment ago.
+        unsafe { pmpi::comm_call_errhandler(self.comm, code) };
+        code
+    }
+
+    /// The lengths of all ranks' parts where several nodes have to know them, none elsewhere. Nothing if
+    /// they are more bytes than the MPI library's counts and places reach; all ranks find that alike.
+    pub fn with_lengths(self, mine: impl FnOnce() -> usize) -> Option<(Self, Vec<usize>)> {
+        if self.group.nodes.is_none() {
+            return Some((self, Vec::new()));
+        }
+        let lengths = lengths(self.abi, self.comm, self.group.size, mine() as u64);
+        let lengths: Vec<usize> = lengths.into_iter().flatten().map(|n| n as usize).collect();
+        let total = lengths
+            .iter()
+            .try_fold(0usize, |sum, n| sum.checked_add(*n));
+        match total {
+            Some(total) if lengths.len() == self.group.size && reaches(total as u64) => {
+                Some((self, lengths))
+            }
+            _ => {
+                stats::count(self.function, Outcome::Communicator, 0);
+                None
+            }
+        }
+    }
+
+    /// Says how many bytes this rank has to do with, where that was not known when it was intercepted.
+    pub fn with_bytes(mut self, bytes: usize) -> Self {
+        self.bytes = bytes;
+        self
+    }
+
+    /// Refuses a second pair of count and datatype that is not as many bytes as the first: buffers
+    /// are as long as the call says, and we must not reach beyond them.
+    pub fn agree(&self, kind: &Kind, count: impl Count) -> Result<(), Failure> {
+        if kind.bytes(count) == Some(self.bytes) {
+            return Ok(());
+        }
+        complain(&format!(
+            "{}: {} elements of one datatype are not the {} bytes of the other side",
+            self.function.name(),
+            count.elements(),
+            self.bytes
+        ));
+        // Nobody is to wait for us. What ranks on other machines do has no part in it.
+        if self.group.nodes.is_none() {
+            self.group.team().give_up();
+        }
+        Err(Failure::Code(self.abi.truncate))
+    }
+
+    /// Whether we are this root.
+    pub fn is_root(&self, root: c_int) -> bool {
+        usize::try_from(root) == Ok(self.group.rank)
+    }
+}
+
+/// Our rank in a communicator; `None` if it is no communicator.
+pub fn rank_of(abi: &Abi, comm: Word) -> Option<usize> {
+    communicator::of(abi, comm).ok().map(|known| known.rank)
+}
+
+/// The rank with this number, if there is one; if not, MPI says so.
+pub fn plausible(abi: &Abi, comm: Word, root: c_int) -> Option<usize> {
+    let size = communicator::of(abi, comm).ok()?.size;
+    usize::try_from(root).ok().filter(|root| *root < size)
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Neighbourhood collectives (MPI 4.1, section 8.7): a communicator's neighbours, and alltoalls
+//! between them as alltoalls between all, with nothing for the others.
+//!
+//! A rank that is a neighbour twice gets two parts, and libraries differ in which is which: a
+//! communicator in which any rank has such neighbours is forwarded.
+
+use std::ffi::{c_int, c_void};
+
+use crate::collectives::governor::Span;
+use crate::collectives::intercept::{Call, Knows, intercept_vector};
+use crate::collectives::irregular::exchange;
+use crate::comm::communicator;
+use crate::comm::communicator::Comm;
+use crate::decide::active::active;
+use crate::library::abi::{Abi, Word};
+use crate::library::count::Count;
+use crate::library::neighbourhood::Neighbours;
+use crate::library::pmpi::forward;
+use crate::library::stats::{Function, Outcome};
+use crate::library::{pmpi, stats};
+use crate::types::buffer::Kind;
+use crate::types::parts::Partition;
+
+impl Comm {
+    /// Its neighbours, if neighbourhood collectives may be intercepted on it; collective the first time.
+    pub fn neighbours(&self, abi: &Abi, comm: Word) -> Option<&Neighbours> {
+        let ask = || {
+            if !self.is_plain() {
+                return None;
+            }
+            let found = Neighbours::of(abi, comm).filter(|found| found.are_single(self.size));
+            let fine = [u8::from(found.is_some())];
+            let mut all = vec![0u8; self.size];
+            // SAFETY: all ranks are here; one byte from each.
+            let answer = unsafe {
+                let recv = all.as_mut_ptr().cast();
+                pmpi::allgather(fine.as_ptr().cast(), 1, abi.byte, recv, 1, abi.byte, comm)
+            };
+            found.filter(|_| answer == 0 && all.iter().all(|fine| *fine == 1))
+        };
+        self.neighbours.get_or_init(ask).as_ref()
+    }
+}
+
+/// Decides whether a call is intercepted: `partitions` makes what is sent and what is received.
+fn intercept(
+    function: Function,
+    comm: Word,
+    partitions: impl FnOnce(&'static Abi, &Comm, &Neighbours) -> Option<(Partition, Partition)>,
+) -> Option<(Call, Partition, Partition)> {
+    let known = active().map(|abi| (abi, communicator::of(abi, comm)));
+    if let Some((abi, Ok(known))) = &known {
+        if known.neighbours(abi, comm).is_none() {
+            stats::count(function, Outcome::Communicator, 0);
+            return None;
+        }
+    }
+    let mut both = None;
+    let call = intercept_vector(function, comm, Knows::Each, |abi, known| {
+        let neighbours = known.neighbours(abi, comm)?;
+        let (from, to) = both.insert(partitions(abi, known, neighbours)?);
+        Some(from.largest().max(to.largest()))
+    })?;
+    let (from, to) = both?;
+    Some((call, from, to))
+}
+
+/// Does it.
+///
+/// # Safety
+///
+/// The buffers are what the MPI standard says.
+unsafe fn run(
+    (call, from, to): (Call, Partition, Partition),
+    send: *const c_void,
+    recv: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { exchange(call, (send, Some(from)), (recv, to)) }
+}
+
+/// Parts of one datatype, at these places in its extents.
+fn uniform(
+    abi: &Abi,
+    comm: Word,
+    known: &Comm,
+    neighbours: &[c_int],
+    datatype: Word,
+    part: impl Fn(usize) -> Option<(usize, isize)>,
+) -> Option<Partition> {
+    if neighbours.iter().all(|rank| *rank < 0) {
+        return Partition::of_some(known.size, &[], |_| None);
+    }
+    let kind = Kind::of(abi, datatype, comm)?;
+    Partition::of_some(known.size, neighbours, |index| {
+        let (count, place) = part(index)?;
+        Some((Some(kind.clone()), count, place.checked_mul(kind.extent())?))
+    })
+}
+
+/// `MPI_Neighbor_alltoall`
+///
+/// # Safety
+///
+/// As the MPI standard says, for this and all functions below.
+#[allow(clippy::too_many_arguments)]
+#[inline(never)]
+pub unsafe fn neighbor_alltoall<N: Count>(
+    send: *const c_void,
+    send_count: N,
+    send_type: Word,
+    recv: *mut c_void,
+    recv_count: N,
+    recv_type: Word,
+    comm: Word,
+) -> c_int {
+    let _span = Span;
+    let function = Function::NeighborAlltoall;
+    let intercepted = intercept(function, comm, |abi, known, neighbours| {
+        let partition = |ranks: &[c_int], count: N, datatype| {
+            let count = count.number()?;
+            let place = |i: usize| isize::try_from(count).ok()?.checked_mul(i as isize);
+            uniform(abi, comm, known, ranks, datatype, |i| {
+                Some((count, place(i)?))
+            })
+        };
+        let from = partition(&neighbours.destinations, send_count, send_type)?;
+        Some((from, partition(&neighbours.sources, recv_count, recv_type)?))
+    });
+    // SAFETY: the caller's promise.
+    unsafe {
+        match intercepted {
+            Some(intercepted) => run(intercepted, send, recv),
+            None => forward::neighbor_alltoall(
+                send, send_count, send_type, recv, recv_count, recv_type, comm,
+            ),
+        }
+    }
+}
+
+/// `MPI_Neighbor_alltoallv`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[allow(clippy::too_many_arguments)]
+#[inline(never)]
+pub unsafe fn neighbor_alltoallv<N: Count>(
+    send: *const c_void,
+    send_counts: *const N,
+    send_places: *const N::Place,
+    send_type: Word,
+    recv: *mut c_void,
+    recv_counts: *const N,
+    recv_places: *const N::Place,
+    recv_type: Word,
+    comm: Word,
+) -> c_int {
+    let _span = Span;
+    let function = Function::NeighborAlltoallv;
+    let intercepted = intercept(function, comm, |abi, known, neighbours| {
+        let partition = |ranks: &[c_int], counts: *const N, places: *const N::Place, datatype| {
+            uniform(abi, comm, known, ranks, datatype, |i| {
+                // SAFETY: the caller's promise: there is one of each per neighbour.
+                let (count, place) = unsafe { (counts.add(i).read(), places.add(i).read()) };
+                Some((count.number()?, N::place(place)))
+            })
+        };
+        let (to, from) = (&neighbours.destinations, &neighbours.sources);
+        let sent = partition(to, send_counts, send_places, send_type)?;
+        Some((sent, partition(from, recv_counts, recv_places, recv_type)?))
+    });
+    // SAFETY: the caller's promise.
+    unsafe {
+        match intercepted {
+            Some(intercepted) => run(intercepted, send, recv),
+            None => forward::neighbor_alltoallv(
+                send,
+                send_counts,
+                send_places,
+                send_type,
+                recv,
+                recv_counts,
+                recv_places,
+                recv_type,
+                comm,
+            ),
+        }
+    }
+}
+
+/// `MPI_Neighbor_alltoallw`, whose places are bytes, and as wide in both forms.
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[allow(clippy::too_many_arguments)]
+#[inline(never)]
+pub unsafe fn neighbor_alltoallw<N: Count>(
+    send: *const c_void,
+    send_counts: *const N,
+    send_places: *const isize,
+    send_types: *const c_void,
+    recv: *mut c_void,
+    recv_counts: *const N,
+    recv_places: *const isize,
+    recv_types: *const c_void,
+    comm: Word,
+) -> c_int {
+    let _span = Span;
+    let function = Function::NeighborAlltoallw;
+    let intercepted = intercept(function, comm, |abi, known, neighbours| {
+        let partition = |ranks: &[c_int], counts: *const N, places: *const isize, types| {
+            Partition::of_some(known.size, ranks, |i| {
+                // SAFETY: the caller's promise: there is one of each per neighbour.
+                let (count, place, datatype) = unsafe {
+                    let datatype = abi.handle_at(types, i);
+                    (counts.add(i).read(), places.add(i).read(), datatype)
+                };
+                match count.number()? {
+                    // Whatever its type is.
+                    0 => Some((None, 0, 0)),
+                    count => Some((Some(Kind::of(abi, datatype, comm)?), count, place)),
+                }
+            })
+        };
+        let (to, from) = (&neighbours.destinations, &neighbours.sources);
+        let sent = partition(to, send_counts, send_places, send_types)?;
+        Some((sent, partition(from, recv_counts, recv_places, recv_types)?))
+    });
+    // SAFETY: the caller's promise.
+    unsafe {
+        match intercepted {
+            Some(intercepted) => run(intercepted, send, recv),
+            None => forward::neighbor_alltoallw(
+                send,
+                send_counts,
+                send_places.cast(),
+                send_types,
+                recv,
+                recv_counts,
+                recv_places.cast(),
+                recv_types,
+                comm,
+            ),
+        }
+    }
+}

@@ -1,0 +1,661 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Nonblocking collectives as C programs call them, in both forms, and what a persistent request starts. What all ranks
+//! find alike decides whether a call is intercepted: the number of bytes, the communicator, and whether its ranks have met.
+
+use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use libcopy::collective::nonblocking::operation::Shape;
+
+use crate::collectives::intercept::{
+    intercept_nonblocking, intercept_persistent, plausible, rank_of,
+};
+use crate::collectives::nonblocking::operation::{Operation, Own};
+use crate::collectives::nonblocking::{persistent, requests};
+use crate::collectives::reductions::Elements;
+use crate::comm::communicator::Comm;
+use crate::comm::nonblocking_group::NonblockingGroup;
+use crate::comm::order::Order;
+use crate::decide::active::{active, is_in_place, is_same};
+use crate::decide::threshold::{is_small, is_special};
+use crate::gpu;
+use crate::library::abi::{Abi, Word, complain};
+use crate::library::count::{Count, Large};
+use crate::library::pmpi::forward;
+use crate::library::stats::{Function, Outcome};
+use crate::library::{async_guard, errors, pmpi, stats};
+use crate::types::buffer::Kind;
+
+/// A call that is intercepted.
+struct Intercepted {
+    abi: &'static Abi,
+    members: Arc<NonblockingGroup>,
+    function: Function,
+    shape: Shape,
+    comm: Word,
+    request: Request,
+    /// Persistent requests that share what trials may cost.
+    sharing: usize,
+    /// Whether the governor may have the library do starts of a persistent request.
+    order: Order,
+}
+
+/// What stands for a call.
+#[derive(Clone, Copy)]
+enum Request {
+    /// A request in this variable, for a call that is started at once.
+    New(*mut c_void),
+    /// A persistent request of the library's.
+    Persistent(Word),
+}
+
+impl Intercepted {
+    /// Starts it, or keeps it for the starts of its persistent request.
+    fn start(
+        self,
+        elements: Option<Elements>,
+        buffers: impl Fn(&Intercepted, &mut Own) -> Result<bool, c_int> + 'static,
+    ) -> c_int {
+        let variable = match self.request {
+            Request::New(variable) => variable,
+            Request::Persistent(handle) => {
+                let (members, what) = (self.members.clone(), (self.function, self.shape.bytes));
+                let how = (self.sharing, self.order);
+                let start = move || {
+                    self.started(|| {
+                        let mut own = Own::default();
+                        let copies_own = buffers(&self, &mut own)?;
+                        // SAFETY: the program has lent the buffers of its request until this start is complete.
+                        Ok(unsafe { self.operation(own, copies_own, elements.clone()) })
+                    })
+                };
+                persistent::keep(handle, members, what, how, Box::new(start));
+                return 0;
+            }
+        };
+        self.started(|| {
+            let mut own = Own::default();
+            let copies_own = buffers(&self, &mut own)?;
+            // SAFETY: the program has lent the buffers of its call until the request is complete.
+            let code = unsafe {
+                requests::start(self.abi, &self.members, variable, || {
+                    self.operation(own, copies_own, elements)
+                })
+            };
+            match code {
+                0 => Ok(()),
+                code => Err(code),
+            }
+        })
+        .err()
+        .unwrap_or(0)
+    }
+
+    /// Begins it.
+    ///
+    /// # Safety
+    ///
+    /// The buffers have the parts of the shape until it is over.
+    unsafe fn operation(
+        &self,
+        own: Own,
+        copies_own: bool,
+        elements: Option<Elements>,
+    ) -> Operation {
+        let what = (self.function, self.shape);
+        // SAFETY: the caller's promise.
+        unsafe { Operation::begin(&self.members, what, own, copies_own, elements) }
+    }
+
+    /// What `start` starts, counted; the error handler hears of it if it fails.
+    fn started<T>(&self, start: impl FnOnce() -> Result<T, c_int>) -> Result<T, c_int> {
+        let started = catch_unwind(AssertUnwindSafe(|| {
+            // Others read and write our memory from now on.
+            async_guard::before()?;
+            start()
+        }));
+        let code = match started {
+            Ok(Ok(started)) => {
+                stats::count(self.function, Outcome::Intercepted, self.shape.bytes as u64);
+                return Ok(started);
+            }
+            Ok(Err(code)) => code,
+            Err(_) => self.abi.error,
+        };
+        // The others count this operation, and wait for us in it; what nobody has begun the library does.
+        self.members.group.table.close();
+        self.members
+            .group
+            .table
+            .broken()
+            .store(1, Ordering::Release);
+        // A persistent request may outlive its communicator.
+        let comm = match self.request {
+            Request::New(_) => self.comm,
+            Request::Persistent(_) => self.abi.world,
+        };
+        // SAFETY: the communicator was in use a moment ago, or is always there.
+        unsafe { pmpi::comm_call_errhandler(comm, code) };
+        Err(code)
+    }
+
+    /// Refuses a second pair of count and datatype that is not as many bytes as the first.
+    fn agree(&self, kind: &Kind, count: impl Count) -> Result<(), c_int> {
+        if kind.bytes(count) == Some(self.shape.bytes) {
+            return Ok(());
+        }
+        complain(&format!(
+            "{}: {} elements of one datatype are not the {} bytes of the other side",
+            self.function.name(),
+            count.elements(),
+            self.shape.bytes
+        ));
+        Err(self.abi.truncate)
+    }
+
+    fn is_root(&self) -> bool {
+        self.members.group.rank == self.shape.root
+    }
+}
+
+/// A buffer of the program's: where, how many elements, and of which type.
+#[derive(Clone, Copy)]
+pub struct Place<P, N> {
+    base: P,
+    count: N,
+    datatype: Word,
+}
+
+impl<P, N: Count> Place<P, N> {
+    fn pair(&self) -> (Option<usize>, Word) {
+        (self.count.number(), self.datatype)
+    }
+}
+
+impl<P: Address, N: Count> Place<P, N> {
+    /// Where our part of a buffer is that has one of `count` elements for each rank.
+    fn part(&self, kind: &Kind, about: About) -> Option<*const c_void> {
+        let rank = rank_of(active()?, about.comm)?;
+        let index = self.count.number()?.checked_mul(rank)?;
+        Some(kind.element(self.base.address().cast_mut(), index))
+    }
+}
+
+/// What is sent or received is at an address.
+pub trait Address: Copy {
+    fn address(self) -> *const c_void;
+}
+
+impl Address for *const c_void {
+    fn address(self) -> *const c_void {
+        self
+    }
+}
+
+impl Address for *mut c_void {
+    fn address(self) -> *const c_void {
+        self
+    }
+}
+
+/// An address that only the root has, and that has to be possible there.
+fn at_root(at: Option<Option<*const c_void>>) -> Option<Option<*const c_void>> {
+    match at {
+        Some(at) => Some(Some(at?)),
+        None => Some(None),
+    }
+}
+
+/// How our own part is sent or received, `None` if it stays where it is, since it is there already:
+/// `part` is where it is in the buffer for all ranks, if we have that. Nothing if the library refuses it.
+fn own_part<K, N: Count>(
+    abi: &Abi,
+    about: About,
+    (send, recv): (&Sent<N>, &Received<N>),
+    (own, part): (impl Address, Option<*const c_void>),
+    kind: Option<K>,
+) -> Option<Option<K>> {
+    let Some(part) = part else {
+        return Some(kind);
+    };
+    let same = kind.is_some()
+        && send.datatype == recv.datatype
+        && send.count.number() == recv.count.number()
+        && send.count.number() != Some(0);
+    if !(same && is_same(own.address(), part.cast_mut())) {
+        Some(kind)
+    } else if errors::refuses(abi, about.function) {
+        None
+    } else {
+        Some(None)
+    }
+}
+
+pub type Sent<N> = Place<*const c_void, N>;
+pub type Received<N> = Place<*mut c_void, N>;
+
+/// What a call is besides its buffers.
+#[derive(Clone, Copy)]
+pub struct About {
+    function: Function,
+    root: c_int,
+    comm: Word,
+    request: Request,
+}
+
+impl About {
+    /// A datatype, for as long as its request may be started.
+    fn kind(&self, abi: &Abi, datatype: Word) -> Option<Kind> {
+        let kind = Kind::of(abi, datatype, self.comm)?;
+        match self.request {
+            Request::New(_) => Some(kind),
+            Request::Persistent(_) => kind.kept(abi).ok(),
+        }
+    }
+
+    /// The same where it is looked at only if `wanted`; `None` if it is not ours to move.
+    fn kind_if(&self, wanted: bool, abi: &Abi, datatype: Word) -> Option<Option<Kind>> {
+        if wanted {
+            self.kind(abi, datatype).map(Some)
+        } else {
+            Some(None)
+        }
+    }
+}
+
+/// Decides; `kinds` looks at the buffers.
+fn decide<K>(
+    about: About,
+    pair: (Option<usize>, Word),
+    op: Option<Word>,
+    kinds: impl FnOnce(&'static Abi, bool) -> Option<K>,
+) -> Option<(Intercepted, K)> {
+    let (mut root, mut sharing) = (0, 0);
+    let kinds = |abi: &'static Abi, known: &Comm| {
+        root = plausible(abi, about.comm, about.root)?;
+        kinds(abi, known.rank == root)
+    };
+    let (abi, members, bytes, kinds) = match about.request {
+        Request::New(_) => intercept_nonblocking(about.function, about.comm, pair, op, kinds)?,
+        Request::Persistent(_) => {
+            let made = intercept_persistent(about.function, about.comm, pair, op, kinds)?;
+            let (abi, members, bytes, kinds, requests) = made;
+            sharing = requests;
+            (abi, members, bytes, kinds)
+        }
+    };
+    let shape = Shape {
+        op: about.function.op()?,
+        root,
+        bytes,
+    };
+    let intercepted = Intercepted {
+        abi,
+        order: Order::of(abi, members.group.size(), pair.1, op),
+        members,
+        function: about.function,
+        shape,
+        comm: about.comm,
+        request: about.request,
+        sharing,
+    };
+    Some((intercepted, kinds))
+}
+
+/// `MPI_Ibcast`, `MPI_Bcast_init`
+pub unsafe fn bcast<N: Count + 'static>(about: About, buffer: Received<N>) -> Option<c_int> {
+    let (intercepted, kind) = decide(about, buffer.pair(), None, |abi, _| {
+        about.kind(abi, buffer.datatype)
+    })?;
+    Some(intercepted.start(None, move |intercepted, own| {
+        let count = buffer.count.elements();
+        // SAFETY: the caller's promise.
+        unsafe {
+            if intercepted.is_root() {
+                own.send(&intercepted.members.group, &kind, buffer.base, count)?
+            } else {
+                own.receive(
+                    (intercepted.abi, &intercepted.members.group),
+                    &kind,
+                    buffer.base,
+                    count,
+                    None,
+                )?
+            }
+        }
+        Ok(false)
+    }))
+}
+
+/// `MPI_Igather`, `MPI_Gather_init`
+pub unsafe fn gather<N: Count + 'static>(
+    about: About,
+    send: Sent<N>,
+    recv: Received<N>,
+) -> Option<c_int> {
+    let in_place = is_in_place(send.base);
+    let pair = if in_place { recv.pair() } else { send.pair() };
+    let (intercepted, (own_kind, all)) = decide(about, pair, None, |abi, is_root| {
+        let all = about.kind_if(is_root, abi, recv.datatype)?;
+        let own = about.kind_if(!in_place, abi, send.datatype)?;
+        let at = all.as_ref().map(|all| recv.part(all, about));
+        let at = at_root(at)?;
+        own_part(abi, about, (&send, &recv), (send.base, at), own).map(|own| (own, all))
+    })?;
+    Some(intercepted.start(None, move |intercepted, own| {
+        let (rank, size) = (
+            intercepted.members.group.rank,
+            intercepted.members.group.size(),
+        );
+        // SAFETY: the caller's promise.
+        unsafe {
+            if let Some(kind) = &own_kind {
+                own.send(
+                    &intercepted.members.group,
+                    kind,
+                    send.base,
+                    send.count.elements(),
+                )?;
+            }
+            let Some(all) = &all else {
+                return match &own_kind {
+                    Some(_) => Ok(false),
+                    None => Err(intercepted.abi.error),
+                };
+            };
+            intercepted.agree(all, recv.count)?;
+            let each = recv.count.elements();
+            let keep = own_kind.is_none().then_some((each * rank, each));
+            own.receive(
+                (intercepted.abi, &intercepted.members.group),
+                all,
+                recv.base,
+                each * size,
+                keep,
+            )?;
+        }
+        Ok(own_kind.is_some())
+    }))
+}
+
+/// `MPI_Iscatter`, `MPI_Scatter_init`
+pub unsafe fn scatter<N: Count + 'static>(
+    about: About,
+    send: Sent<N>,
+    recv: Received<N>,
+) -> Option<c_int> {
+    let in_place = is_in_place(recv.base);
+    let pair = if in_place { send.pair() } else { recv.pair() };
+    let (intercepted, (all, own_kind)) = decide(about, pair, None, |abi, is_root| {
+        let all = about.kind_if(is_root, abi, send.datatype)?;
+        let own = about.kind_if(!in_place, abi, recv.datatype)?;
+        let at = all.as_ref().map(|all| send.part(all, about));
+        let at = at_root(at)?;
+        own_part(abi, about, (&send, &recv), (recv.base, at), own).map(|own| (all, own))
+    })?;
+    Some(intercepted.start(None, move |intercepted, own| {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if let Some(all) = &all {
+                intercepted.agree(all, send.count)?;
+                let elements = send.count.elements() * intercepted.members.group.size();
+                own.send(&intercepted.members.group, all, send.base, elements)?;
+            }
+            if let Some(kind) = &own_kind {
+                own.receive(
+                    (intercepted.abi, &intercepted.members.group),
+                    kind,
+                    recv.base,
+                    recv.count.elements(),
+                    None,
+                )?;
+            }
+        }
+        Ok(intercepted.is_root() && own_kind.is_some())
+    }))
+}
+
+/// `MPI_Iallgather`, `MPI_Allgather_init`
+pub unsafe fn allgather<N: Count + 'static>(
+    about: About,
+    send: Sent<N>,
+    recv: Received<N>,
+) -> Option<c_int> {
+    let in_place = is_in_place(send.base);
+    let (intercepted, (own_kind, all)) = decide(about, recv.pair(), None, |abi, _| {
+        let own = about.kind_if(!in_place, abi, send.datatype)?;
+        if own.is_some() {
+            send.count.number()?;
+        }
+        let all = about.kind(abi, recv.datatype)?;
+        let at = recv.part(&all, about)?;
+        own_part(abi, about, (&send, &recv), (send.base, Some(at)), own).map(|own| (own, all))
+    })?;
+    Some(intercepted.start(None, move |intercepted, own| {
+        let (rank, size, each) = (
+            intercepted.members.group.rank,
+            intercepted.members.group.size(),
+            recv.count.elements(),
+        );
+        let keep = own_kind.is_none().then_some((each * rank, each));
+        // SAFETY: the caller's promise.
+        unsafe {
+            own.receive(
+                (intercepted.abi, &intercepted.members.group),
+                &all,
+                recv.base,
+                each * size,
+                keep,
+            )?;
+            match &own_kind {
+                Some(kind) => {
+                    intercepted.agree(kind, send.count)?;
+                    own.send(
+                        &intercepted.members.group,
+                        kind,
+                        send.base,
+                        send.count.elements(),
+                    )?;
+                }
+                None => own.send_from_received(intercepted.shape.bytes * rank),
+            }
+        }
+        Ok(own_kind.is_some())
+    }))
+}
+
+/// `MPI_Ialltoall`, `MPI_Alltoall_init`; in place, it is forwarded.
+pub unsafe fn alltoall<N: Count + 'static>(
+    about: About,
+    send: Sent<N>,
+    recv: Received<N>,
+) -> Option<c_int> {
+    if is_in_place(send.base) {
+        stats::count(about.function, Outcome::Arguments, 0);
+        return None;
+    }
+    let (intercepted, (kind, all)) = decide(about, recv.pair(), None, |abi, _| {
+        let own = about.kind(abi, send.datatype)?;
+        let all = about.kind(abi, recv.datatype)?;
+        // In place, every rank's part would have to be copied first.
+        send.count.number()?;
+        let at = Some(recv.base.cast_const());
+        let in_place = own_part(abi, about, (&send, &recv), (send.base, at), Some(()))?.is_none();
+        (!in_place).then_some((own, all))
+    })?;
+    Some(intercepted.start(None, move |intercepted, own| {
+        intercepted.agree(&kind, send.count)?;
+        let size = intercepted.members.group.size();
+        // SAFETY: the caller's promise.
+        unsafe {
+            own.receive(
+                (intercepted.abi, &intercepted.members.group),
+                &all,
+                recv.base,
+                recv.count.elements() * size,
+                None,
+            )?;
+            own.send(
+                &intercepted.members.group,
+                &kind,
+                send.base,
+                send.count.elements() * size,
+            )?;
+        }
+        Ok(true)
+    }))
+}
+
+/// `MPI_Ireduce`, `MPI_Reduce_init`, and `MPI_Iallreduce`, `MPI_Allreduce_init`, whose result everybody gets.
+pub unsafe fn reduce<N: Count + 'static>(
+    about: About,
+    send: *const c_void,
+    recv: Received<N>,
+    op: Word,
+) -> Option<c_int> {
+    let (intercepted, (elements, same)) = decide(about, recv.pair(), Some(op), |abi, is_root| {
+        let gets = is_root || for_all(about.function);
+        let to = if gets { recv.base } else { ptr::null_mut() };
+        let what = (recv.datatype, op, about.comm);
+        let elements = Elements::between(abi, about.function, (send, to), what)?;
+        // Predefined operations are for predefined datatypes, which nobody frees.
+        let stays = elements.0.kind().is_named();
+        (stays || matches!(about.request, Request::New(_))).then_some(elements)
+    })?;
+    Some(
+        intercepted.start(Some(elements.clone()), move |intercepted, own| {
+            let (kind, count) = (elements.kind(), recv.count.elements());
+            let gets = intercepted.is_root() || for_all(about.function);
+            let in_place = gets && same;
+            // SAFETY: the caller's promise.
+            unsafe {
+                if gets {
+                    let keep = in_place.then_some((0, count));
+                    own.receive(
+                        (intercepted.abi, &intercepted.members.group),
+                        kind,
+                        recv.base,
+                        count,
+                        keep,
+                    )?;
+                }
+                if in_place {
+                    own.send_from_received(0)
+                } else {
+                    own.send(&intercepted.members.group, kind, send, count)?
+                }
+            }
+            Ok(false)
+        }),
+    )
+}
+
+/// Whether all ranks get the result of a reduction.
+fn for_all(function: Function) -> bool {
+    matches!(function, Function::Iallreduce | Function::AllreduceInit)
+}
+
+/// Exports both forms of a function. What is small goes to the library at once. Last come the method of
+/// [`gpu::Collective`] for buffers in device memory, and its arguments.
+macro_rules! exports {
+    ($($name:ident, $large:ident = $pass:ident, $small:expr, $intercept:expr, $arguments:tt,
+       $body:ident $gpu:tt;)*) => { $(
+        exports!(@form c_int, $name = $pass, $small, $intercept, $arguments, $body $gpu);
+        exports!(@form Large, $large = $pass, $small, $intercept, $arguments, $body $gpu);
+    )* };
+    (@form $count:ty, $name:ident = $pass:ident, $small:expr, $intercept:expr,
+     ($($argument:ident: $kind:ty),*), $body:ident $gpu:tt) => {
+        gpu::begins_collective! {
+            $count, $name, ($($argument: $kind),*),
+            {
+                let intercepted: Option<c_int> = if $small { None } else { $intercept };
+                intercepted.unwrap_or_else(|| forward::$pass($($argument),*))
+            },
+            new, $body $gpu
+        }
+    };
+}
+
+/// What a call is besides its buffers; a variable for its request.
+fn about(function: Function, root: c_int, comm: Word, request: *mut c_void) -> About {
+    About {
+        function,
+        root,
+        comm,
+        request: Request::New(request),
+    }
+}
+
+/// The same of a function that has made a persistent request.
+pub fn about_init(function: Function, root: c_int, comm: Word, handle: Word) -> About {
+    About {
+        function,
+        root,
+        comm,
+        request: Request::Persistent(handle),
+    }
+}
+
+/// A buffer of the program's.
+pub fn place<P, N>(base: P, count: N, datatype: Word) -> Place<P, N> {
+    Place {
+        base,
+        count,
+        datatype,
+    }
+}
+
+exports! {
+    MPI_Ibcast, MPI_Ibcast_c = ibcast, is_small(Function::Ibcast, count, datatype),
+        bcast(about(Function::Ibcast, root, comm, request), place(buffer, count, datatype)),
+        (buffer: *mut c_void, count: N, datatype: Word, root: c_int, comm: Word,
+         request: *mut c_void),
+        bcast (comm, request; &mut buffer, (&count, &mut datatype), root);
+    MPI_Igather, MPI_Igather_c = igather,
+        !is_special(send) && is_small(Function::Igather, send_count, send_type),
+        gather(about(Function::Igather, root, comm, request), place(send, send_count, send_type),
+               place(recv, recv_count, recv_type)),
+        (send: *const c_void, send_count: N, send_type: Word,
+         recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int, comm: Word,
+         request: *mut c_void),
+        gather (comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)), root);
+    MPI_Iscatter, MPI_Iscatter_c = iscatter,
+        !is_special(recv) && is_small(Function::Iscatter, recv_count, recv_type),
+        scatter(about(Function::Iscatter, root, comm, request), place(send, send_count, send_type),
+                place(recv, recv_count, recv_type)),
+        (send: *const c_void, send_count: N, send_type: Word,
+         recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int, comm: Word,
+         request: *mut c_void),
+        scatter (comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)), root);
+    MPI_Iallgather, MPI_Iallgather_c = iallgather,
+        is_small(Function::Iallgather, recv_count, recv_type),
+        allgather(about(Function::Iallgather, 0, comm, request), place(send, send_count, send_type),
+                  place(recv, recv_count, recv_type)),
+        (send: *const c_void, send_count: N, send_type: Word,
+         recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word, request: *mut c_void),
+        allgather (comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)));
+    MPI_Ialltoall, MPI_Ialltoall_c = ialltoall,
+        is_small(Function::Ialltoall, recv_count, recv_type),
+        alltoall(about(Function::Ialltoall, 0, comm, request), place(send, send_count, send_type),
+                 place(recv, recv_count, recv_type)),
+        (send: *const c_void, send_count: N, send_type: Word,
+         recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word, request: *mut c_void),
+        alltoall (comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)));
+    MPI_Ireduce, MPI_Ireduce_c = ireduce, is_small(Function::Ireduce, count, datatype),
+        reduce(about(Function::Ireduce, root, comm, request), send,
+               place(recv, count, datatype), op),
+        (send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word,
+         root: c_int, comm: Word, request: *mut c_void),
+        reduce (comm, request; &mut send, &mut recv, (count, datatype), root);
+    MPI_Iallreduce, MPI_Iallreduce_c = iallreduce,
+        is_small(Function::Iallreduce, count, datatype),
+        reduce(about(Function::Iallreduce, 0, comm, request), send,
+               place(recv, count, datatype), op),
+        (send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word,
+         comm: Word, request: *mut c_void),
+        allreduce (comm, request; &mut send, &mut recv, (count, datatype));
+}

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Reductions with predefined operations, which are commutative. The MPI library does the
+//! arithmetic (`MPI_Reduce_local`), so every operation on every type is its own; we bring the
+//! operands together. Operations of the user's own and datatypes with gaps are forwarded.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use libcopy::scratch::Scratch;
+
+use crate::collectives::governor::Span;
+use crate::collectives::intercept::{Call, intercept_reduction, plausible, rank_of};
+use crate::comm::communicator;
+use crate::comm::hierarchy::{Combine, What};
+use crate::decide::active::{active, is_in_place, is_same};
+use crate::library::abi::{Abi, Word};
+use crate::library::count::Count;
+use crate::library::failure::Failure;
+use crate::library::pmpi::forward;
+use crate::library::stats::Function;
+use crate::library::{errors, pmpi};
+use crate::types::buffer::{Kind, MOST, incoming, outgoing};
+
+/// The elements of a reduction.
+#[derive(Clone)]
+pub struct Elements {
+    kind: Kind,
+    datatype: Word,
+    op: Word,
+}
+
+impl Elements {
+    /// The same for a function that sends what is at `send` and receives at `recv`, where it does both; and
+    /// whether it is as if `send` were `MPI_IN_PLACE`. `None` also if the library refuses that those are the same.
+    pub fn between(
+        abi: &Abi,
+        function: Function,
+        (send, recv): (*const c_void, *mut c_void),
+        (datatype, op, comm): (Word, Word, Word),
+    ) -> Option<(Elements, bool)> {
+        let elements = Elements::of(abi, datatype, op, comm)?;
+        let same = is_same(send, recv);
+        if same && errors::refuses_reduction(function, (datatype, op), elements.size()) {
+            return None;
+        }
+        Some((elements, same || is_in_place(send)))
+    }
+
+    /// `None` if they are not ours to combine.
+    pub fn of(abi: &Abi, datatype: Word, op: Word, comm: Word) -> Option<Elements> {
+        if !abi.is_predefined(op) {
+            return None;
+        }
+        let kind = Kind::of(abi, datatype, comm).filter(Kind::is_dense)?;
+        let mut nothing = [0u128; 2];
+        let to = nothing.as_mut_ptr().cast();
+        let from = nothing.as_ptr().wrapping_add(1).cast();
+        // An operation that is not for this datatype is an error, found here without any elements.
+        // SAFETY: no elements are touched.
+        let answer = unsafe { pmpi::reduce_local(from, to, 0, datatype, op) };
+        (answer == 0).then_some(Elements { kind, datatype, op })
+    }
+
+    /// How their bytes lie.
+    pub fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    /// Bytes of one.
+    pub fn size(&self) -> usize {
+        self.kind.size()
+    }
+
+    /// Combines `len` bytes of whole elements with those at `to`, at most [`MOST`]; returns the
+    /// library's code.
+    ///
+    /// # Safety
+    ///
+    /// Both have the operation's bytes, `to` writable.
+    pub unsafe fn add(&self, from: *const u8, to: *mut u8, len: usize) -> c_int {
+        let count = (len / self.kind.size()) as c_int;
+        // SAFETY: the caller's promise.
+        unsafe { pmpi::reduce_local(from.cast(), to.cast(), count, self.datatype, self.op) }
+    }
+
+    /// Has `work` combine elements with what it is given.
+    fn combine(
+        &self,
+        work: impl FnOnce(What, Combine<'_>) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let (size, mut code) = (self.kind.size(), 0);
+        let what = What {
+            datatype: self.datatype,
+            op: self.op,
+            size,
+        };
+        work(what, &mut |from, to| {
+            let most = MOST / size * size;
+            for (from, to) in from.chunks(most).zip(to.chunks_mut(most)) {
+                let count = (from.len() / size) as c_int;
+                let (from, to) = (from.as_ptr().cast(), to.as_mut_ptr().cast());
+                // SAFETY: both have this many elements, which are dense.
+                let answer = unsafe { pmpi::reduce_local(from, to, count, self.datatype, self.op) };
+                if answer != 0 {
+                    code = answer;
+                }
+            }
+        })?;
+        match code {
+            0 => Ok(()),
+            code => Err(Failure::Code(code)),
+        }
+    }
+}
+
+/// `MPI_Reduce`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[allow(clippy::too_many_arguments)]
+#[inline(never)]
+pub unsafe fn reduce<N: Count>(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: N,
+    datatype: Word,
+    op: Word,
+    root: c_int,
+    comm: Word,
+) -> c_int {
+    let _span = Span;
+    let (mut elements, mut is_root, mut in_place) = (None, false, false);
+    let pair = (count.number(), datatype);
+    let call = intercept_reduction(Function::Reduce, comm, pair, Some(op), |abi| {
+        is_root = rank_of(abi, comm)? == plausible(abi, comm, root)?;
+        // Elsewhere nothing is received.
+        let both = (send, if is_root { recv } else { ptr::null_mut() });
+        let what = (datatype, op, comm);
+        let (kinds, same) = Elements::between(abi, Function::Reduce, both, what)?;
+        in_place = is_root && same;
+        elements = Some(kinds);
+        Some(())
+    });
+    let (Some(call), Some(elements)) = (call, elements) else {
+        // SAFETY: the caller's promise.
+        return unsafe { forward::reduce(send, recv, count, datatype, op, root, comm) };
+    };
+    call.run(|call| {
+        let (count, root, kind) = (count.elements(), root as usize, elements.kind.clone());
+        let mut packed = Scratch::default();
+        let own = if in_place {
+            None
+        } else {
+            // SAFETY: the caller's promise.
+            Some(unsafe { outgoing(&kind, send, count, &mut packed)? })
+        };
+        let reduce = |recv: Option<&mut [u8]>| {
+            elements.combine(|what, combine| call.group.reduce(own, recv, root, (what, combine)))
+        };
+        if is_root {
+            // SAFETY: the caller's promise.
+            unsafe { incoming(&kind, recv, count, |recv| reduce(Some(recv))) }
+        } else {
+            reduce(None)
+        }
+    })
+}
+
+/// `MPI_Allreduce`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[allow(clippy::too_many_arguments)]
+#[inline(never)]
+pub unsafe fn allreduce<N: Count>(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: N,
+    datatype: Word,
+    op: Word,
+    comm: Word,
+) -> c_int {
+    let _span = Span;
+    let (mut elements, mut in_place) = (None, false);
+    let pair = (count.number(), datatype);
+    let call = intercept_reduction(Function::Allreduce, comm, pair, Some(op), |abi| {
+        let (both, what) = ((send, recv), (datatype, op, comm));
+        let (kinds, same) = Elements::between(abi, Function::Allreduce, both, what)?;
+        (elements, in_place) = (Some(kinds), same);
+        Some(())
+    });
+    let (Some(call), Some(elements)) = (call, elements) else {
+        // SAFETY: the caller's promise.
+        return unsafe { forward::allreduce(send, recv, count, datatype, op, comm) };
+    };
+    call.run(|call| {
+        let (count, kind, mut packed) =
+            (count.elements(), elements.kind.clone(), Scratch::default());
+        let own = if in_place {
+            None
+        } else {
+            // SAFETY: the caller's promise.
+            Some(unsafe { outgoing(&kind, send, count, &mut packed)? })
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            incoming(&kind, recv, count, |recv| {
+                elements.combine(|what, combine| call.group.allreduce(own, recv, (what, combine)))
+            })
+        }
+    })
+}
+
+/// Combines and hands out slices of these lengths, in elements.
+///
+/// # Safety
+///
+/// The buffers are what the MPI standard says.
+unsafe fn scatter(
+    call: Call,
+    (elements, in_place): &(Elements, bool),
+    send: *const c_void,
+    recv: *mut c_void,
+    counts: &[usize],
+) -> c_int {
+    let in_place = *in_place;
+    call.run(|call| {
+        let (kind, total) = (elements.kind.clone(), counts.iter().sum());
+        let own = counts[call.group.rank];
+        let lengths: Vec<usize> = counts.iter().map(|count| count * kind.size()).collect();
+        let mut packed = Scratch::default();
+        let from = if in_place { recv.cast_const() } else { send };
+        // SAFETY: the caller's promise.
+        let all = unsafe { outgoing(&kind, from, total, &mut packed)? };
+        let reduce = |recv: &mut [u8]| {
+            elements.combine(|what, combine| {
+                let mut team = call.group.team();
+                Ok(team.reduce_scatter(all, recv, &lengths, what.size, combine)?)
+            })
+        };
+        if in_place {
+            // The result goes to where others read our elements until the end.
+            let mut result = Scratch::new(own * kind.size())?;
+            reduce(&mut result)?;
+            // SAFETY: the caller's promise.
+            unsafe { kind.unpack_any(&result, recv, own)? };
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { incoming(&kind, recv, own, reduce) }
+    })
+}
+
+/// `MPI_Reduce_scatter`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[allow(clippy::too_many_arguments)]
+#[inline(never)]
+pub unsafe fn reduce_scatter<N: Count>(
+    send: *const c_void,
+    recv: *mut c_void,
+    counts: *const N,
+    datatype: Word,
+    op: Word,
+    comm: Word,
+) -> c_int {
+    let _span = Span;
+    // SAFETY: the caller's promise.
+    let numbers = unsafe { numbers(counts, comm) };
+    let total = numbers.as_ref().and_then(|all| {
+        let mut all = all.iter();
+        all.try_fold(0, |sum: usize, n| sum.checked_add(*n))
+    });
+    let mut elements = None;
+    let one = (total, datatype);
+    let call = intercept_reduction(Function::ReduceScatter, comm, one, Some(op), |abi| {
+        let (both, what) = ((send, recv), (datatype, op, comm));
+        elements = Some(Elements::between(abi, Function::ReduceScatter, both, what)?);
+        Some(())
+    });
+    let (Some(call), Some(elements), Some(numbers)) = (call, elements, numbers) else {
+        // SAFETY: the caller's promise.
+        return unsafe { forward::reduce_scatter(send, recv, counts, datatype, op, comm) };
+    };
+    // SAFETY: the caller's promise.
+    unsafe { scatter(call, &elements, send, recv, &numbers) }
+}
+
+/// The counts of all ranks; `None` if this is nothing for us.
+///
+/// # Safety
+///
+/// There is one for each rank of the communicator.
+unsafe fn numbers<N: Count>(counts: *const N, comm: Word) -> Option<Vec<usize>> {
+    let known = communicator::of(active()?, comm).ok()?;
+    if counts.is_null() || !known.is_plain() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let counts = unsafe { std::slice::from_raw_parts(counts, known.size) };
+    counts.iter().map(|count| count.number()).collect()
+}
+
+/// `MPI_Reduce_scatter_block`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[allow(clippy::too_many_arguments)]
+#[inline(never)]
+pub unsafe fn reduce_scatter_block<N: Count>(
+    send: *const c_void,
+    recv: *mut c_void,
+    count: N,
+    datatype: Word,
+    op: Word,
+    comm: Word,
+) -> c_int {
+    let _span = Span;
+    let mut elements = None;
+    let one = (count.number(), datatype);
+    let call = intercept_reduction(Function::ReduceScatterBlock, comm, one, Some(op), |abi| {
+        let (both, what) = ((send, recv), (datatype, op, comm));
+        elements = Some(Elements::between(
+            abi,
+            Function::ReduceScatterBlock,
+            both,
+            what,
+        )?);
+        Some(())
+    });
+    let (Some(call), Some(elements)) = (call, elements) else {
+        // SAFETY: the caller's promise.
+        return unsafe { forward::reduce_scatter_block(send, recv, count, datatype, op, comm) };
+    };
+    let counts = vec![count.elements(); call.group.size];
+    // SAFETY: the caller's promise.
+    unsafe { scatter(call, &elements, send, recv, &counts) }
+}

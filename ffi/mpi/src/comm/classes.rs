@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The classes of calls that the governor ([`crate::collectives::governor`]) decides about, and what their calls have cost.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+
+use libcopy::collective::nonblocking::agreement::Progress;
+use libcopy::config;
+use libcopy::lock::lock;
+use libcopy::policy::governor::{Decision, Governor, Times, Together};
+
+use crate::library::stats::Function;
+
+/// Whether this process wants a governor.
+pub fn is_wanted() -> bool {
+    static WANTED: OnceLock<bool> = OnceLock::new();
+    *WANTED.get_or_init(|| {
+        // Collectives that return early have not done what they are measured for.
+        let early = config::ASYNC.value().is_some_and(|value| value != "off");
+        config::GOVERNOR.is_on(true) && !early
+    })
+}
+
+/// One class of calls.
+#[derive(Debug)]
+pub struct Class {
+    pub function: Function,
+    /// The power of two of its bytes.
+    pub power: u32,
+    pub governor: Governor,
+    pub times: Times,
+    /// What the last exchange took here, in nanoseconds.
+    pub exchange: u64,
+}
+
+/// One class of nonblocking calls.
+#[derive(Debug)]
+pub struct NonblockingClass {
+    pub function: Function,
+    /// The power of two of its bytes.
+    pub power: u32,
+    pub together: Together,
+    /// What its ranks have agreed on.
+    pub progress: Progress,
+}
+
+impl NonblockingClass {
+    /// One of which nothing is known. All ranks make it alike.
+    pub fn new(function: Function, power: u32) -> Self {
+        let seed = (function as u64) << 32 | u64::from(power);
+        NonblockingClass {
+            function,
+            power,
+            together: Together::new(
+                Decision::Intercept,
+                seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16,
+            ),
+            progress: Progress::default(),
+        }
+    }
+}
+
+/// The starts of a persistent request, which are a class of their own.
+#[derive(Debug)]
+pub struct PersistentClass {
+    pub class: Mutex<NonblockingClass>,
+    /// Ranks of its communicator.
+    ranks: usize,
+    /// Persistent requests whose trials share the program's time, as all ranks have agreed when it was made.
+    pub requests: usize,
+}
+
+/// Those that are not gone.
+static PERSISTENT: Mutex<Vec<Weak<PersistentClass>>> = Mutex::new(Vec::new());
+
+impl PersistentClass {
+    /// The class of a request that moves `bytes` bytes.
+    pub fn new(function: Function, ranks: usize, bytes: u64, requests: usize) -> Arc<Self> {
+        let made = Arc::new(PersistentClass {
+            class: Mutex::new(NonblockingClass::new(function, power(bytes))),
+            ranks,
+            requests,
+        });
+        let mut all = lock(&PERSISTENT);
+        all.retain(|other| other.strong_count() > 0);
+        all.push(Arc::downgrade(&made));
+        made
+    }
+
+    /// How many there are.
+    pub fn number() -> usize {
+        let all = lock(&PERSISTENT);
+        all.iter().filter(|class| class.strong_count() > 0).count()
+    }
+
+    fn add(&self, totals: &mut Totals) {
+        let class = lock(&self.class);
+        let key = (class.function as usize, self.ranks, class.power);
+        let governor = class.together.governor();
+        let total = totals.entry(key).or_default();
+        total.add(governor.calls(), governor, self.ranks);
+    }
+}
+
+impl Drop for PersistentClass {
+    fn drop(&mut self) {
+        if crate::library::stats::wanted() {
+            self.add(&mut lock(&GONE));
+        }
+    }
+}
+
+/// Adds the classes of persistent requests that are not gone.
+pub fn add_persistent(totals: &mut Totals) {
+    let all: Vec<_> = lock(&PERSISTENT).iter().filter_map(Weak::upgrade).collect();
+    for class in all {
+        class.add(totals);
+    }
+}
+
+/// Calls of a communicator's classes that are forwarded, as was decided in advance: so each costs a load and a
+/// comparison. All ranks count alike, as they call collectives of a communicator in one order, and one thread at a time
+/// does (MPI 4.1, section 6.14); so nothing here has to be changed in one step.
+#[derive(Debug, Default)]
+pub struct Ahead([AtomicU64; PLACES]);
+
+/// Classes that have a place among [`Ahead`] each.
+const PLACES: usize = 16;
+/// Calls that are decided on in advance.
+pub const AHEAD: u64 = 63;
+
+impl Ahead {
+    /// The place of a class, and its key, which no empty place has.
+    fn place(&self, function: Function, power: u32) -> (&AtomicU64, u64) {
+        let key = (1 + function as u64) << 8 | u64::from(power);
+        (
+            &self.0[(function as usize * 5 + power as usize) % PLACES],
+            key,
+        )
+    }
+
+    /// Counts a call of the class if it was decided on.
+    #[inline]
+    pub fn take(&self, function: Function, power: u32) -> bool {
+        let (place, key) = self.place(function, power);
+        let word = place.load(Ordering::Relaxed);
+        let is_decided = word >> 32 == key && word as u32 > 0;
+        if is_decided {
+            place.store(word - 1, Ordering::Relaxed);
+        }
+        is_decided
+    }
+
+    /// Decides on as many calls of the class as `pass` says, unless its place has calls of another class left.
+    pub fn decide(&self, function: Function, power: u32, pass: impl FnOnce() -> u64) {
+        let (place, key) = self.place(function, power);
+        if place.load(Ordering::Relaxed) as u32 == 0 {
+            place.store(key << 32 | pass(), Ordering::Relaxed);
+        }
+    }
+
+    /// Calls that were decided on and have not come yet.
+    fn left(&self, function: Function, power: u32) -> u64 {
+        let (place, key) = self.place(function, power);
+        let word = place.load(Ordering::Relaxed);
+        if word >> 32 == key {
+            word & 0xffff_ffff
+        } else {
+            0
+        }
+    }
+}
+
+/// The classes of a communicator.
+#[derive(Debug, Default)]
+pub struct Classes {
+    pub ahead: Ahead,
+    pub all: Mutex<Vec<Class>>,
+    pub nonblocking: Mutex<Vec<NonblockingClass>>,
+    /// Whether there is one whose calls are forwarded.
+    pub forwards: AtomicBool,
+    /// Whether the ranks want a governor, once they have agreed.
+    pub wanted: OnceLock<bool>,
+}
+
+impl Classes {
+    pub fn lock(&self) -> MutexGuard<'_, Vec<Class>> {
+        lock(&self.all)
+    }
+
+    /// Counts a call if its class is forwarded and no trial is due: the same on all ranks that call it
+    /// with as many bytes.
+    #[inline]
+    pub fn rests_forwarding(&self, function: Function, bytes: u64) -> bool {
+        if !self.forwards.load(Ordering::Relaxed) {
+            return false;
+        }
+        let power = power(bytes);
+        if self.ahead.take(function, power) {
+            return true;
+        }
+        let mut all = self.lock();
+        let mut of_class = all
+            .iter_mut()
+            .filter(|class| class.function == function && class.power == power);
+        let Some(class) = of_class.next() else {
+            return false;
+        };
+        let rests = class.governor.rests_forwarding();
+        if rests {
+            self.ahead
+                .decide(function, power, || class.governor.pass(AHEAD));
+        }
+        rests
+    }
+}
+
+/// The power of two that is not more.
+pub fn power(bytes: u64) -> u32 {
+    bytes.max(1).ilog2()
+}
+
+/// What is known of the same class on all communicators of one size.
+#[derive(Clone, Debug, Default)]
+pub struct Total {
+    pub calls: [u64; 2],
+    pub trials: u64,
+    /// Communicators (of `MPI_Pack` and `MPI_Unpack`: numbers of elements of a type), and those on which calls
+    /// were forwarded when last decided.
+    pub communicators: u64,
+    pub forwarding: u64,
+    /// Nanoseconds that intercepting has won against forwarding, in this rank; negative if it has lost.
+    pub won: i64,
+}
+
+impl Total {
+    /// Adds a class, whose `calls` went either way on this rank, one of `ranks` whose times its governor has the sums of.
+    pub fn add(&mut self, calls: [u64; 2], governor: &Governor, ranks: usize) {
+        for (sum, calls) in self.calls.iter_mut().zip(calls) {
+            *sum += calls;
+        }
+        self.trials += governor.trials();
+        self.communicators += 1;
+        self.forwarding += u64::from(governor.leader() == Decision::Forward);
+        if let Some([intercepted, forwarded]) = governor.costs() {
+            self.won += ((forwarded - intercepted) * calls[0] as f64 / ranks as f64) as i64;
+        }
+    }
+
+    /// Its members of an object in JSON.
+    pub fn json(&self) -> String {
+        format!(
+            "\"intercepted\":{},\"forwarded\":{},\"trials\":{},\"communicators\":{},\"forwarding\":{},\"won_ns\":{}",
+            self.calls[0],
+            self.calls[1],
+            self.trials,
+            self.communicators,
+            self.forwarding,
+            self.won
+        )
+    }
+
+    /// The line about a class that was tried; `of`: what it has been decided for, as in "in 2 of 3 classes".
+    pub fn line(&self, function: &str, power: u32, who: &str, (to, of): (&str, &str)) -> String {
+        format!(
+            "libcopy_mpi: governor: {function} from {} bytes, {who}: {} intercepted, {} forwarded, \
+             forwarding {to} {} of {} {of}, {} us won",
+            1u64 << power,
+            self.calls[0],
+            self.calls[1],
+            self.forwarding,
+            self.communicators,
+            self.won / 1000
+        )
+    }
+}
+
+/// By function, ranks, and power of two of bytes.
+pub type Totals = BTreeMap<(usize, usize, u32), Total>;
+
+/// Of communicators that are gone.
+pub static GONE: Mutex<Totals> = Mutex::new(BTreeMap::new());
+
+/// Adds the classes of a communicator.
+pub fn add(totals: &mut Totals, size: usize, classes: &Classes) {
+    let mut add = |function: Function, power: u32, governor: &Governor| {
+        let total = totals.entry((function as usize, size, power)).or_default();
+        let mut calls = governor.calls();
+        calls[Decision::Forward as usize] -= classes.ahead.left(function, power);
+        total.add(calls, governor, size);
+    };
+    for class in classes.lock().iter() {
+        add(class.function, class.power, &class.governor);
+    }
+    for class in lock(&classes.nonblocking).iter() {
+        add(class.function, class.power, class.together.governor());
+    }
+}
+
+/// A class about which this process decides alone has gone on: adds what happened since `before`.
+pub fn add_alone(function: Function, bytes: u64, before: &Governor, now: &Governor) {
+    let mut gone = lock(&GONE);
+    let key = (function as usize, 1, power(bytes));
+    let total = gone.entry(key).or_default();
+    let (old, new) = (before.calls(), now.calls());
+    total.communicators += u64::from(old == [0; 2]);
+    for ((sum, old), new) in total.calls.iter_mut().zip(old).zip(new) {
+        *sum += new - old;
+    }
+    total.trials += now.trials() - before.trials();
+    let forwards = |governor: &Governor| u64::from(governor.leader() == Decision::Forward);
+    total.forwarding = (total.forwarding + forwards(now)).saturating_sub(forwards(before));
+    let won = |governor: &Governor| {
+        let costs = governor.costs();
+        costs.map_or(0, |[own, other]| {
+            ((other - own) * governor.calls()[0] as f64) as i64
+        })
+    };
+    total.won += won(now) - won(before);
+}
+
+/// A communicator goes: keeps what the statistics tell.
+pub fn forget(size: usize, classes: &Classes) {
+    if crate::library::stats::wanted() {
+        let mut gone = lock(&GONE);
+        add(&mut gone, size, classes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_decided_in_advance_is_taken_once() {
+        let ahead = Ahead::default();
+        let take = |function, power| (0..100).filter(|_| ahead.take(function, power)).count();
+        assert_eq!(take(Function::Ibcast, 20), 0);
+        ahead.decide(Function::Ibcast, 20, || 3);
+        // One that has the same place, but not the same key.
+        let power = 20 + PLACES as u32;
+        ahead.decide(Function::Ibcast, power, || panic!("the place is taken"));
+        assert_eq!(ahead.left(Function::Ibcast, 20), 3);
+        assert_eq!(ahead.left(Function::Ibcast, power), 0);
+        assert_eq!(take(Function::Ibcast, power), 0);
+        assert_eq!(take(Function::Ibcast, 20), 3);
+        ahead.decide(Function::Ibcast, power, || 2);
+        assert_eq!(take(Function::Ibcast, 20), 0);
+        assert_eq!(take(Function::Ibcast, power), 2);
+    }
+}

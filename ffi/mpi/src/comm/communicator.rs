@@ -1,0 +1,529 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What we know of a communicator, kept as an attribute of it: its size, how large its irregular
+//! messages are, and the team behind it, which is made with its first large message.
+//!
+//! Everything here that decides is decided alike by all ranks of the communicator: they call a
+//! collective with the same number of bytes, or agree on one, so they all come here together.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use libcopy::policy::Oversubscription;
+
+use crate::bootstrap;
+use crate::bootstrap::feature;
+use crate::bootstrap::own_collectives::allgather;
+use crate::comm::classes::Classes;
+use crate::comm::group::{Group, create, world_ranks};
+use crate::comm::nonblocking_group::NonblockingGroup;
+use crate::comm::order::Order;
+use crate::comm::peers::Peers;
+use crate::comm::teams::{Demand, Lease};
+use crate::comm::{classes, teams};
+use crate::decide::active;
+use crate::library::abi::{Abi, Word, complain};
+use crate::library::attributes::{Cache, Kept, Unknown};
+use crate::library::neighbourhood::Neighbours;
+use crate::library::pmpi::{CopyAttribute, DeleteAttribute};
+use crate::library::stats::{FUNCTIONS, Function, Outcome};
+use crate::library::{pmpi, world_model};
+
+/// How a communicator's messages of one irregular function have been.
+#[derive(Debug, Default)]
+struct Irregular {
+    calls: AtomicU64,
+    /// The number of the call whose ranks agree next.
+    agrees_at: AtomicU64,
+    /// Bytes of the largest part, when last agreed on.
+    largest: AtomicU64,
+}
+
+impl Irregular {
+    /// The number of the next call, whether its ranks are to agree, and the largest part when they
+    /// last did.
+    #[inline(always)]
+    fn next(&self) -> (u64, bool, u64) {
+        let call = self.calls.load(Ordering::Relaxed) + 1;
+        let agree = call >= self.agrees_at.load(Ordering::Relaxed);
+        (call, agree, self.largest.load(Ordering::Relaxed))
+    }
+
+    /// Decides when the ranks agree next, after this call.
+    fn plan(&self, call: u64) {
+        let next = agreement_after(call, self.largest.load(Ordering::Relaxed));
+        self.agrees_at.store(next, Ordering::Relaxed);
+    }
+}
+
+/// The number of the first call after this one whose ranks agree: every power of two at first, so that no more calls go
+/// by unnoticed than came before, and then now and then. To agree takes some microseconds and has all ranks wait for each
+/// other, which a gather does not: the shorter the messages, the less often.
+fn agreement_after(call: u64, largest: u64) -> u64 {
+    let every = match largest {
+        0..4096 => 4096,
+        4096..65536 => 256,
+        _ => 64,
+    };
+    let multiple = (call / every + 1) * every;
+    // Powers of two from `every` on are multiples.
+    multiple.min((call + 1).next_power_of_two())
+}
+
+/// Who a communicator's ranks are.
+#[derive(Debug)]
+pub struct WorldRanks {
+    /// Their ranks in `MPI_COMM_WORLD`.
+    pub ranks: Vec<c_int>,
+    /// A hash of these.
+    pub hash: u64,
+}
+
+/// A communicator.
+#[derive(Debug)]
+pub struct Comm {
+    /// No two communicators of this process have the same.
+    pub number: u64,
+    /// Our rank.
+    pub rank: usize,
+    /// Ranks.
+    pub size: usize,
+    pub(crate) inter: bool,
+    /// Whether it is an intracommunicator of several ranks, which have all agreed to work together.
+    agreed: bool,
+    /// Which of its ranks messages may reach past the MPI library.
+    pub peers: OnceLock<Peers>,
+    /// Who its ranks are, once somebody has asked; `None` if the library does not say.
+    world_ranks: OnceLock<Option<WorldRanks>>,
+    /// Once its ranks have found out who can be reached over RDMA: a communicator of ours with the same ranks, if all can.
+    pub rdma_channel: OnceLock<Option<Word>>,
+    /// Who its neighbours are; `None` if neighbourhood collectives are forwarded.
+    pub neighbours: OnceLock<Option<Neighbours>>,
+    group: OnceLock<Result<Lease, Outcome>>,
+    /// Large calls that came before it had one; the bytes of those since it last asked for one, and the nanoseconds that they took.
+    large: AtomicU64,
+    moved: AtomicU64,
+    waited: AtomicU64,
+    irregular: [Irregular; FUNCTIONS],
+    /// What its calls cost.
+    pub classes: Classes,
+    /// Whether the program has freed it; shared with what outlives it.
+    pub freed: Arc<AtomicBool>,
+    /// What its nonblocking collectives share, once its ranks have met for that.
+    nonblocking_group: OnceLock<Option<Arc<NonblockingGroup>>>,
+    /// Whether they had when the first nonblocking reduction came whose order has to stay the same.
+    had_met: OnceLock<bool>,
+    /// How its ranks and processors go together, once its first reduction has come whose order has to stay the same.
+    oversubscription: OnceLock<Oversubscription>,
+    /// Whether they are to meet.
+    wants_circle: AtomicBool,
+}
+
+impl Drop for Comm {
+    fn drop(&mut self) {
+        classes::forget(self.size, &self.classes);
+        if self.wants_circle.load(Ordering::Relaxed) {
+            active::want_no_meeting();
+        }
+    }
+}
+
+impl Comm {
+    /// Its team, for a call that moves `bytes` bytes on each rank; collective as long as there is none. All its ranks
+    /// get the same answer. Where the order is fixed, that is the last one: there is a team at once, or none ever.
+    pub fn group(
+        &self,
+        abi: &'static Abi,
+        comm: Word,
+        (bytes, order): (u64, Order),
+    ) -> Result<&Arc<Group>, Outcome> {
+        if let Some(group) = self.group.get() {
+            return group.as_deref().map_err(|outcome| *outcome);
+        }
+        self.admits()?;
+        // Calls on one communicator come one after the other.
+        let calls = self.large.load(Ordering::Relaxed) + 1;
+        let bytes = self.moved.load(Ordering::Relaxed).saturating_add(bytes);
+        self.large.store(calls, Ordering::Relaxed);
+        let at_once = order == Order::Fixed;
+        if !at_once && !calls.is_power_of_two() {
+            self.moved.store(bytes, Ordering::Relaxed);
+            return Err(Outcome::Communicator);
+        }
+        self.moved.store(0, Ordering::Relaxed);
+        let demand = Demand {
+            calls,
+            bytes,
+            time: Duration::from_nanos(self.waited.swap(0, Ordering::Relaxed)),
+            at_once,
+        };
+        let make = || match create(abi, comm, self.rank, self.size) {
+            Ok(Some(group)) => Ok(Arc::new(group)),
+            Ok(None) => Err(Outcome::Communicator),
+            Err(why) => {
+                why.inspect(|why| complain(why));
+                Err(Outcome::NoTeam)
+            }
+        };
+        let lease = teams::of(abi, comm, (self.rank, self.size), demand, make);
+        let lease = match lease {
+            Some(lease) => lease,
+            None if at_once => Err(Outcome::NoTeam),
+            None => return Err(Outcome::Communicator),
+        };
+        self.group
+            .get_or_init(|| lease)
+            .as_deref()
+            .map_err(|outcome| *outcome)
+    }
+
+    /// How its ranks and processors go together, if they have told each other.
+    pub fn known_oversubscription(&self) -> Option<Oversubscription> {
+        self.oversubscription.get().copied()
+    }
+
+    /// The same, whether there is a team or not; collective for the first time, and all ranks get the same answer.
+    pub fn oversubscription(&self, abi: &Abi, comm: Word) -> Oversubscription {
+        *self.oversubscription.get_or_init(|| {
+            let mut own = [0u64; 16];
+            for cpu in libcopy::topology::affinity() {
+                if let Some(word) = own.get_mut(cpu / 64) {
+                    *word |= 1 << (cpu % 64);
+                }
+            }
+            let mut all = [0u64; 16];
+            for one in allgather(abi, comm, own, self.size).into_iter().flatten() {
+                all.iter_mut().zip(one).for_each(|(all, one)| *all |= one);
+            }
+            let processors: u32 = all.iter().map(|word| word.count_ones()).sum();
+            Oversubscription::of(self.size, processors as usize)
+        })
+    }
+
+    /// Whether it has no team yet, and may have one some day.
+    pub fn is_waiting(&self) -> bool {
+        self.agreed && self.group.get().is_none()
+    }
+
+    /// Adds the time of a large call that was forwarded because there is no team yet.
+    pub fn has_waited(&self, time: Duration) {
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        // Calls on one communicator come one after the other.
+        let before = self.waited.load(Ordering::Relaxed);
+        let waited = before.saturating_add(nanoseconds);
+        self.waited.store(waited, Ordering::Relaxed);
+    }
+
+    /// What nonblocking collectives share, if the ranks have met.
+    pub fn met(&self) -> Option<&Arc<NonblockingGroup>> {
+        self.nonblocking_group.get()?.as_ref()
+    }
+
+    /// Whether the ranks had met before the first nonblocking reduction whose order has to stay the same: if not, all such
+    /// ones are the MPI library's, as the first was.
+    pub fn had_met_for_reductions(&self) -> bool {
+        *self.had_met.get_or_init(|| self.met().is_some())
+    }
+
+    /// What nonblocking collectives share; the first time, its ranks are asked to meet.
+    pub fn nonblocking_group(&self) -> Option<&Arc<NonblockingGroup>> {
+        match self.nonblocking_group.get() {
+            Some(nonblocking_group) => nonblocking_group.as_ref(),
+            None => {
+                if !self.wants_circle.swap(true, Ordering::Relaxed) {
+                    active::want_meeting();
+                }
+                None
+            }
+        }
+    }
+
+    /// What nonblocking collectives share, where a call may wait for other ranks: they meet at once, if they have not.
+    pub fn nonblocking_group_now(
+        &self,
+        meet: impl FnOnce(&Comm) -> Option<Arc<NonblockingGroup>>,
+    ) -> Option<&Arc<NonblockingGroup>> {
+        let group = self.nonblocking_group.get_or_init(|| meet(self));
+        if self.wants_circle.swap(false, Ordering::Relaxed) {
+            active::want_no_meeting();
+        }
+        group.as_ref()
+    }
+
+    /// Has its ranks meet, if they are to.
+    pub fn meet(&self, meet: impl FnOnce(&Comm) -> Option<Arc<NonblockingGroup>>) {
+        if self.wants_circle.load(Ordering::Relaxed) {
+            self.nonblocking_group_now(meet);
+        }
+    }
+
+    /// The team, if it was made and the ranks are on several nodes: all ranks find the same.
+    pub fn across_nodes(&self) -> Option<&Arc<Group>> {
+        let group = self.group.get()?.as_deref().ok()?;
+        group.nodes.is_some().then_some(group)
+    }
+
+    /// Who the ranks of an intracommunicator are; `None` if the library does not say.
+    pub fn world_ranks(&self, abi: &Abi, comm: Word) -> Option<&WorldRanks> {
+        let ask = || {
+            let ranks = (!self.inter).then(|| world_ranks(abi, comm, self.size))??;
+            let words: Vec<u64> = ranks.iter().map(|rank| *rank as u64).collect();
+            let [hash, _] = libcopy::p2p::hash(&words);
+            Some(WorldRanks { ranks, hash })
+        };
+        self.world_ranks.get_or_init(ask).as_ref()
+    }
+
+    /// Whether it has several ranks that all call the same.
+    #[inline(always)]
+    pub fn is_plain(&self) -> bool {
+        // Only those that are have agreed (`examine`).
+        self.agreed
+    }
+
+    /// Whether this process is its only rank.
+    #[inline(always)]
+    pub fn is_alone(&self) -> bool {
+        self.size == 1 && !self.inter
+    }
+
+    /// Whether it has several ranks that call the same, with what becomes of its calls if not.
+    pub fn admits(&self) -> Result<(), Outcome> {
+        match () {
+            () if self.inter || self.size < 2 => Err(Outcome::Communicator),
+            () if !self.agreed => Err(Outcome::NoTeam),
+            () => Ok(()),
+        }
+    }
+
+    /// Counts a call of an irregular function, whose ranks know only their own parts. Returns
+    /// whether they are to agree, and the largest part when they last did. All count alike; calls on
+    /// one communicator come one after the other.
+    pub fn irregular(&self, function: Function) -> (bool, u64) {
+        let history = &self.irregular[function as usize];
+        let (call, agree, largest) = history.next();
+        history.calls.store(call, Ordering::Relaxed);
+        if agree {
+            history.plan(call);
+        }
+        (agree, largest)
+    }
+
+    /// Counts a call in the same way if the ranks are not to agree and the largest part was less than
+    /// `least` bytes; returns whether that is so.
+    #[inline(always)]
+    pub fn stays_small(&self, function: Function, least: u64) -> bool {
+        let history = &self.irregular[function as usize];
+        let (call, agree, largest) = history.next();
+        let stays = !agree && largest < least;
+        if stays {
+            history.calls.store(call, Ordering::Relaxed);
+        }
+        stays
+    }
+
+    /// Notes what was agreed on.
+    pub fn agreed(&self, function: Function, largest: u64) {
+        let history = &self.irregular[function as usize];
+        history.largest.store(largest, Ordering::Relaxed);
+        history.plan(history.calls.load(Ordering::Relaxed));
+    }
+}
+
+static CACHE: Cache<Comm> = Cache::new();
+
+impl Kept for Comm {
+    #[inline(always)]
+    fn cache() -> &'static Cache<Self> {
+        &CACHE
+    }
+
+    fn goes(&self, _: Word) {
+        self.freed.store(true, Ordering::Relaxed);
+    }
+
+    unsafe fn create_keyval(
+        copy: CopyAttribute,
+        delete: DeleteAttribute,
+        keyval: *mut c_int,
+        extra: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the caller's promise.
+        unsafe { pmpi::comm_create_keyval(copy, delete, keyval, extra) }
+    }
+
+    unsafe fn get(comm: Word, keyval: c_int, value: *mut *mut c_void, found: *mut c_int) -> c_int {
+        // SAFETY: the caller's promise.
+        unsafe { pmpi::comm_get_attr(comm, keyval, value, found) }
+    }
+
+    unsafe fn set(comm: Word, keyval: c_int, value: *mut c_void) -> c_int {
+        // SAFETY: the caller's promise.
+        unsafe { pmpi::comm_set_attr(comm, keyval, value) }
+    }
+}
+
+thread_local! {
+    /// The communicator that this thread used last.
+    static LAST: Cell<(Word, u64, *const Comm)> = const { Cell::new((0, 0, ptr::null())) };
+}
+
+/// Lets go of all teams: the program ends.
+pub fn clear() {
+    CACHE.clear();
+    teams::clear();
+}
+
+/// All communicators that are known.
+pub fn all() -> Vec<Arc<Comm>> {
+    CACHE.all()
+}
+
+/// What we know of a communicator.
+pub fn of(abi: &Abi, comm: Word) -> Result<Arc<Comm>, Outcome> {
+    if !abi.is_comm(comm) {
+        return Err(Outcome::Arguments);
+    }
+    let generation = CACHE.generation(comm);
+    let last = with_last(
+        comm,
+        || abi.handle,
+        |known| {
+            let known: *const Comm = known;
+            // SAFETY: a communicator's `Arc` gave this pointer, and the registry holds one as long as
+            // the generation is the same.
+            unsafe {
+                Arc::increment_strong_count(known);
+                Arc::from_raw(known)
+            }
+        },
+    );
+    if let Some(known) = last {
+        return Ok(known);
+    }
+    // What is kept for communicators lives as long as MPI_COMM_WORLD.
+    if !world_model::is_active() {
+        return Err(Outcome::NoTeam);
+    }
+    world_model::watch_end(abi);
+    let known = CACHE
+        .of(comm, || examine(abi, comm))
+        .map_err(|why| match why {
+            Unknown::Object => Outcome::Arguments,
+            Unknown::Attribute => Outcome::NoTeam,
+        })?;
+    LAST.set((comm, generation, Arc::as_ptr(&known)));
+    Ok(known)
+}
+
+/// As long as this stays the same, handles stand for the same communicators.
+#[inline(always)]
+pub fn generation(comm: Word) -> u64 {
+    CACHE.generation(comm)
+}
+
+/// Does `work` with a communicator if this thread used it last. `handle` is the bits of a word that
+/// are a handle.
+#[inline(always)]
+pub fn with_last<R>(
+    comm: Word,
+    handle: impl FnOnce() -> usize,
+    work: impl FnOnce(&Comm) -> R,
+) -> Option<R> {
+    let (word, generation, known) = LAST.get();
+    if (word ^ comm) & handle() != 0 || generation != CACHE.generation(comm) || known.is_null() {
+        return None;
+    }
+    // SAFETY: the registry holds what we know of a communicator until the communicator goes, which
+    // begins with another generation. Nobody may free one that another thread is using (MPI 4.1,
+    // section 11.6.2).
+    Some(work(unsafe { &*known }))
+}
+
+/// Asks the library about a communicator; `None` if it does not accept it.
+fn examine(abi: &Abi, comm: Word) -> Option<Comm> {
+    let (mut inter, mut rank, mut size) = (0, 0, 0);
+    // SAFETY: a communicator, and writable outputs.
+    let answers = unsafe {
+        [
+            pmpi::comm_test_inter(comm, &mut inter),
+            pmpi::comm_rank(comm, &mut rank),
+            pmpi::comm_size(comm, &mut size),
+        ]
+    };
+    let (Ok(rank), Ok(size), [0, 0, 0]) = (usize::try_from(rank), usize::try_from(size), answers)
+    else {
+        return None;
+    };
+    static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
+    Some(Comm {
+        number: LAST_NUMBER.fetch_add(1, Ordering::Relaxed),
+        rank,
+        size,
+        inter: inter != 0,
+        agreed: inter == 0 && size > 1 && is_agreed(abi, comm, size),
+        peers: OnceLock::new(),
+        world_ranks: OnceLock::new(),
+        rdma_channel: OnceLock::new(),
+        neighbours: OnceLock::new(),
+        group: OnceLock::new(),
+        large: AtomicU64::new(0),
+        moved: AtomicU64::new(0),
+        waited: AtomicU64::new(0),
+        irregular: std::array::from_fn(|_| Irregular::default()),
+        classes: Classes::default(),
+        freed: Arc::default(),
+        nonblocking_group: OnceLock::new(),
+        had_met: OnceLock::new(),
+        oversubscription: OnceLock::new(),
+        wants_circle: AtomicBool::new(false),
+    })
+}
+
+/// Whether all ranks of an intracommunicator have agreed to work together in `MPI_Init`. Ranks that are not in our
+/// `MPI_COMM_WORLD` have not.
+fn is_agreed(abi: &Abi, comm: Word, size: usize) -> bool {
+    let Some(world) = bootstrap::world().filter(|world| world.has(feature::COLLECTIVES)) else {
+        return false;
+    };
+    if abi.same(comm, abi.world) {
+        return world.everywhere || world.is_whole();
+    }
+    world_ranks(abi, comm, size)
+        .is_some_and(|ranks| ranks.into_iter().all(|rank| world.includes(rank)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_agree_at_powers_of_two_and_then_now_and_then() {
+        let cases = [
+            (0, 4096),
+            (4095, 4096),
+            (4096, 256),
+            (65535, 256),
+            (65536, 64),
+            (u64::MAX, 64),
+        ];
+        for (largest, every) in cases {
+            let history = Irregular::default();
+            for call in 1..10_000 {
+                let (number, agree, _) = history.next();
+                assert_eq!(number, call);
+                let is_due = call % every == 0 || (call < every && call.is_power_of_two());
+                assert_eq!(agree, is_due, "call {call}, {largest} bytes");
+                history.calls.store(call, Ordering::Relaxed);
+                if agree {
+                    history.largest.store(largest, Ordering::Relaxed);
+                    history.plan(call);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Whether the order in which a reduction combines elements may change from one call to the next.
+//!
+//! Ours is another one than the MPI library's, and where numbers are rounded, the order decides about the last bits. An
+//! MPI library should give the same result for the same arguments (MPI 4.1, section 6.9.1). So calls whose result
+//! depends on the order take one way, which all that decides about it is known of before the first call. For others the
+//! governor may choose, and a team may have to be earned.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use libcopy::config;
+use libcopy::datatype::{Class, Named};
+
+use crate::library::abi::{Abi, Word, complain};
+use crate::types::datatype;
+
+/// What may become of the calls of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Results are the same either way: whatever costs less.
+    Free,
+    /// The same way from the first call on.
+    Fixed,
+}
+
+impl Order {
+    /// That of a reduction between `ranks` ranks. A call that combines nothing has no `op`.
+    pub fn of(abi: &Abi, ranks: usize, datatype: Word, op: Option<Word>) -> Order {
+        let Some(op) = op else {
+            return Order::Free;
+        };
+        let is_free = is_any() || {
+            let kind = Arithmetic::of(abi, datatype);
+            // Of two numbers there is one sum, whichever comes first.
+            let of_two = match kind {
+                Arithmetic::Exact => true,
+                Arithmetic::Real => abi.same(op, abi.sum) || abi.same(op, abi.product),
+                Arithmetic::Complex => abi.same(op, abi.sum),
+                Arithmetic::Other => false,
+            };
+            kind == Arithmetic::Exact || ranks == 2 && of_two
+        };
+        if is_free { Order::Free } else { Order::Fixed }
+    }
+}
+
+/// Whether the user does not mind.
+fn is_any() -> bool {
+    static ANY: OnceLock<bool> = OnceLock::new();
+    *ANY.get_or_init(|| match config::REDUCTIONS.or_default().trim() {
+        "any" => true,
+        "fixed" => false,
+        other => {
+            let name = config::REDUCTIONS.name;
+            complain(&format!("{name} is {other}, not fixed or any; it is fixed"));
+            false
+        }
+    })
+}
+
+/// What elements of a datatype are to the predefined operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arithmetic {
+    /// Integers, characters, bytes and truth values, of which all operations are associative.
+    Exact,
+    /// Floating-point numbers. Their sums and products depend on the order; the largest and the smallest of several
+    /// do, too, where some are no numbers, or zeros of either sign.
+    Real,
+    /// Complex ones, of whose product a compiler may round one half earlier than the other.
+    Complex,
+    /// Pairs with floating-point numbers, and what is not known.
+    Other,
+}
+
+/// Predefined datatypes that were asked for: the handle in the low bits, what it is above. Predefined ones never go, so
+/// this stays true.
+static KNOWN: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
+
+/// Bits of an address.
+const ADDRESS: u32 = 48;
+
+impl Arithmetic {
+    const ALL: [Arithmetic; 4] = [Self::Exact, Self::Real, Self::Complex, Self::Other];
+
+    #[inline]
+    fn of(abi: &Abi, datatype: Word) -> Arithmetic {
+        let handle = (datatype & abi.handle) as u64;
+        let place = &KNOWN[(handle ^ handle >> 4 ^ handle >> 9) as usize % KNOWN.len()];
+        let known = place.load(Ordering::Relaxed);
+        if known & ((1 << ADDRESS) - 1) == handle && known >> ADDRESS != 0 {
+            return Self::ALL[(known >> ADDRESS) as usize % 4];
+        }
+        let Some(named) = datatype::predefined(abi, datatype) else {
+            return Arithmetic::Other;
+        };
+        let found = Self::of_named(named);
+        if handle < 1 << ADDRESS {
+            place.store(handle | (4 + found as u64) << ADDRESS, Ordering::Relaxed);
+        }
+        found
+    }
+
+    fn of_named(named: Named) -> Arithmetic {
+        let elements = named.elements();
+        let is_exact = |class| matches!(class, Class::Bytes | Class::Signed | Class::Unsigned);
+        match elements {
+            _ if elements.iter().all(|element| is_exact(element.class)) => Arithmetic::Exact,
+            [one] => match one.class {
+                Class::Float | Class::Quad => Arithmetic::Real,
+                _ => Arithmetic::Complex,
+            },
+            _ => Arithmetic::Other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_with_a_fraction_are_not_exact() {
+        let named = |name: &str| {
+            let named = Named::from_name(name);
+            Arithmetic::of_named(named.unwrap_or_else(|| panic!("{name}")))
+        };
+        let cases = [
+            (
+                Arithmetic::Exact,
+                "INT UINT64_T INTEGER8 BYTE CHAR LOGICAL C_BOOL AINT COUNT 2INT LONG_INT 2INTEGER",
+            ),
+            (
+                Arithmetic::Real,
+                "FLOAT DOUBLE LONG_DOUBLE REAL REAL2 REAL16 DOUBLE_PRECISION",
+            ),
+            (
+                Arithmetic::Complex,
+                "C_COMPLEX C_DOUBLE_COMPLEX COMPLEX DOUBLE_COMPLEX COMPLEX32",
+            ),
+            (
+                Arithmetic::Other,
+                "FLOAT_INT DOUBLE_INT LONG_DOUBLE_INT 2REAL 2DOUBLE_PRECISION",
+            ),
+        ];
+        for (kind, names) in cases {
+            for name in names.split(' ') {
+                assert_eq!(named(name), kind, "{name}");
+            }
+        }
+    }
+}

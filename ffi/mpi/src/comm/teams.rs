@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The teams that communicators over the same processes share.
+//!
+//! A team costs memory and a meeting of its ranks, and programs duplicate communicators as they like.
+//! So a communicator's first large collective asks the communicator's first rank, the leader, which
+//! team to use: one that was made for a communicator with the same processes in the same order, a new
+//! one, or none yet because the communicator has not earned one. All ranks follow the leader, so none
+//! has to know what the others still keep.
+//!
+//! Where only one thread at a time may call MPI, communicators share a team while all of them are in
+//! use: a correct program calls the blocking collectives of the same processes in one order (MPI 4.1,
+//! section 6.14). Where several threads may call, a team goes from one communicator to the next when
+//! all ranks have given it back.
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
+
+use libcopy::lock::lock;
+use libcopy::policy::Policy;
+use libcopy::{Team, TeamKey};
+
+use crate::bootstrap;
+use crate::bootstrap::own_collectives::{Plain, bcast};
+use crate::comm::classes::is_wanted;
+use crate::comm::group::{Group, world_ranks};
+use crate::decide::active::least;
+use crate::library::abi::{Abi, Word};
+use crate::library::pmpi;
+use crate::library::stats::Outcome;
+
+/// Teams that the leader of a list keeps although no communicator uses them.
+const IDLE: usize = 4;
+/// Teams that a process leads at most; further communicators are forwarded.
+const LED: usize = 64;
+/// Lists of processes whose first calls a leader remembers.
+const ASKED: usize = 64;
+/// Bytes that the large calls of the same processes have to move on each rank before they have a team: about as many as
+/// are moved in the time that making a team takes. Where a call gains no more than the time of a copy, no program loses more by
+/// waiting for a team than by having it at once.
+///
+/// A team of two ranks has 3.2 MB of shared memory and took 1.8 ms on an AMD EPYC (under Debian's Open MPI, and under its
+/// MPICH), most of it for memory that the kernel has to clear, in which time 16 MiB are moved there.
+fn price(ranks: usize) -> u64 {
+    const MEETING: u64 = 7 << 20;
+    /// Bytes that are moved in the time that the kernel needs to clear one.
+    const CLEARED: u64 = 3;
+    // A team has the ranks of one machine.
+    let local = bootstrap::local_ranks().map_or(ranks, |local| local.clamp(1, ranks));
+    let policy = Policy::load();
+    let shared = policy.and_then(|policy| Team::shared_bytes(local, &policy));
+    // A policy that cannot be had is said to the user where the team is made.
+    MEETING + CLEARED * shared.unwrap_or(0) as u64
+}
+
+/// Bytes of the price that are a microsecond of making the team, as measured for [`price`].
+const PRICE_PER_MICROSECOND: u64 = (16 << 20) / 1800;
+/// Calls may gain more than the time of a copy: where ranks outnumber processors, most of a call is waiting for one. So a team is
+/// made, too, when the large calls have taken `PATIENCE` times as long as making it takes: a team that gains nothing costs a
+/// sixteenth of the time of the calls.
+const PATIENCE: u32 = 16;
+
+/// What a communicator says when it asks for a team.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Demand {
+    /// Large calls that it has made.
+    pub calls: u64,
+    /// Bytes that they have moved on each rank since it last asked.
+    pub bytes: u64,
+    /// What they have taken on this rank since then.
+    pub time: Duration,
+    /// Whether it has a team now or never.
+    pub at_once: bool,
+}
+
+/// What a communicator has of a team: given back when the communicator goes.
+#[derive(Debug)]
+pub struct Lease {
+    group: Arc<Group>,
+    shared: bool,
+}
+
+impl Deref for Lease {
+    type Target = Arc<Group>;
+
+    fn deref(&self) -> &Arc<Group> {
+        &self.group
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.shared {
+            self.group.usage.give_back();
+        }
+    }
+}
+
+/// A team, or why there is none, for these ranks of `MPI_COMM_WORLD`.
+struct Kept {
+    list: Vec<c_int>,
+    id: u64,
+    /// Whether we are the leader.
+    led: bool,
+    made: Result<Arc<Group>, Outcome>,
+}
+
+impl Kept {
+    /// Whether it can be lent to a communicator that this one's members make now. Asked by the leader.
+    fn can_be_lent(&self, many_threads: bool) -> bool {
+        match &self.made {
+            Ok(group) => !group.usage.is_broken() && (!many_threads || group.usage.is_idle()),
+            // No team can be made of these ranks.
+            Err(_) => true,
+        }
+    }
+}
+
+/// A list that this process leads, and that has asked.
+struct Asked {
+    list: Vec<c_int>,
+    /// Bytes that its large calls have moved on each rank, and what they have taken on this one.
+    moved: u64,
+    time: Duration,
+    price: u64,
+}
+
+impl Asked {
+    fn add(&mut self, demand: Demand) {
+        self.moved = self.moved.saturating_add(demand.bytes);
+        self.time = self.time.saturating_add(demand.time);
+    }
+
+    /// Whether a team costs little beside what the calls have come to.
+    fn has_paid(&self) -> bool {
+        let cost = Duration::from_micros(self.price / PRICE_PER_MICROSECOND);
+        self.moved >= self.price || self.time >= cost * PATIENCE
+    }
+}
+
+struct Teams {
+    /// The team that was lent last comes last.
+    kept: Vec<Kept>,
+    asked: VecDeque<Asked>,
+}
+
+static TEAMS: Mutex<Teams> = Mutex::new(Teams {
+    kept: Vec::new(),
+    asked: VecDeque::new(),
+});
+
+fn teams() -> MutexGuard<'static, Teams> {
+    lock(&TEAMS)
+}
+
+/// What the leader says.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Offer {
+    what: u64,
+    id: u64,
+}
+
+// SAFETY: integers only.
+unsafe impl Plain for Offer {}
+
+/// The communicator has not earned a team.
+const WAIT: u64 = 0;
+/// A new team is made now.
+const MAKE: u64 = 1;
+/// The team `id` is used.
+const SHARE: u64 = 2;
+
+/// Whether several threads may call MPI at the same time.
+fn has_many_threads(abi: &Abi) -> bool {
+    static MANY: OnceLock<bool> = OnceLock::new();
+    *MANY.get_or_init(|| {
+        let mut provided = abi.thread_multiple;
+        // SAFETY: a writable output.
+        unsafe { pmpi::query_thread(&mut provided) };
+        provided >= abi.thread_multiple
+    })
+}
+
+/// The ranks in `MPI_COMM_WORLD` of a communicator's processes, in their order; `None` if there are
+/// others. Local; all ranks of the communicator find the same.
+fn members(abi: &Abi, comm: Word, size: usize) -> Option<Vec<c_int>> {
+    let ranks = world_ranks(abi, comm, size)?;
+    // `MPI_UNDEFINED` and `MPI_PROC_NULL` are negative.
+    ranks.iter().all(|rank| *rank >= 0).then_some(ranks)
+}
+
+/// Drops the teams that their leaders have retired and no communicator of this process uses.
+fn sweep() {
+    let retired = |kept: &Kept| match &kept.made {
+        Ok(group) => group.usage.is_retired() && Arc::strong_count(group) == 1,
+        Err(_) => false,
+    };
+    let mut teams = teams();
+    let (gone, kept) = std::mem::take(&mut teams.kept)
+        .into_iter()
+        .partition(retired);
+    teams.kept = kept;
+    drop(teams);
+    // Not under the lock: a team's memory and regions go with it.
+    let gone: Vec<Kept> = gone;
+    drop(gone);
+}
+
+/// What the leader says to `list`.
+fn decide(abi: &Abi, list: &[c_int], demand: Demand) -> Offer {
+    let many_threads = has_many_threads(abi);
+    let mut teams = teams();
+    let Teams { kept, asked } = &mut *teams;
+    let same = |kept: &Kept| kept.led && kept.list == list;
+    let free = |kept: &Kept| same(kept) && kept.can_be_lent(many_threads);
+    if let Some(index) = kept.iter().position(free) {
+        let lent = kept.remove(index);
+        let id = lent.id;
+        if let Ok(group) = &lent.made {
+            group.usage.lend(list.len());
+        }
+        kept.push(lent);
+        return Offer { what: SHARE, id };
+    }
+    // Teams that nobody uses make room for the new one, the oldest first; broken ones at once.
+    let mut idle = 0;
+    for kept in kept.iter().rev().filter(|kept| kept.led) {
+        if let Ok(group) = &kept.made {
+            idle += usize::from(group.usage.is_idle());
+            if group.usage.is_broken() || (group.usage.is_idle() && idle > IDLE) {
+                group.usage.retire();
+            }
+        }
+    }
+    let led =
+        |kept: &&Kept| kept.led && !matches!(&kept.made, Ok(group) if group.usage.is_retired());
+    let is_first = !kept.iter().any(same);
+    let known = asked.iter().position(|asked| asked.list == list);
+    let known = known.and_then(|index| asked.remove(index));
+    let mut asks = known.unwrap_or_else(|| Asked {
+        list: list.to_vec(),
+        moved: 0,
+        time: Duration::ZERO,
+        price: price(list.len()),
+    });
+    asks.add(demand);
+    // One more beside a team that is in use is earned with the fourth large call of one communicator at the earliest.
+    let has_paid = asks.has_paid() && (is_first || demand.calls >= 4);
+    let earned = demand.at_once || least().is_some() || !is_wanted() || has_paid;
+    if !earned || kept.iter().filter(led).count() >= LED {
+        asked.push_back(asks);
+        if asked.len() > ASKED {
+            asked.pop_front();
+        }
+        return Offer { what: WAIT, id: 0 };
+    }
+    match TeamKey::random() {
+        Ok(key) => {
+            let half = key.to_bytes()[..8].try_into().unwrap_or_default();
+            let id = u64::from_ne_bytes(half);
+            Offer { what: MAKE, id }
+        }
+        Err(_) => Offer { what: WAIT, id: 0 },
+    }
+}
+
+/// The team for a communicator; `make` if there has to be a new one; `None`: the communicator has not earned one yet.
+/// Collective, and all ranks get the same answer.
+pub fn of(
+    abi: &'static Abi,
+    comm: Word,
+    (rank, size): (usize, usize),
+    demand: Demand,
+    make: impl FnOnce() -> Result<Arc<Group>, Outcome>,
+) -> Option<Result<Lease, Outcome>> {
+    let Some(list) = members(abi, comm, size) else {
+        let shared = false;
+        return Some(make().map(|group| Lease { group, shared }));
+    };
+    sweep();
+    let led = rank == 0;
+    let mut offer = Offer::default();
+    if led {
+        offer = decide(abi, &list, demand);
+    }
+    if bcast(abi, comm, &mut offer) != 0 {
+        return Some(Err(Outcome::NoTeam));
+    }
+    let id = offer.id;
+    let made = match offer.what {
+        SHARE => {
+            let teams = teams();
+            let kept = teams.kept.iter().find(|kept| kept.id == id);
+            kept.map_or(Err(Outcome::NoTeam), |kept| kept.made.clone())
+        }
+        MAKE => {
+            let made = make();
+            // The communicator of several nodes' leaders cannot outlive the one that it was made for.
+            if made.as_ref().is_ok_and(|group| group.nodes.is_some()) {
+                let shared = false;
+                return Some(made.map(|group| Lease { group, shared }));
+            }
+            if let (true, Ok(group)) = (led, &made) {
+                group.usage.lend(size);
+            }
+            let made_too = made.clone();
+            teams().kept.push(Kept {
+                list,
+                id,
+                led,
+                made,
+            });
+            made_too
+        }
+        _ => return None,
+    };
+    let shared = true;
+    Some(made.map(|group| Lease { group, shared }))
+}
+
+/// Lets go of all teams: the program ends.
+pub fn clear() {
+    let kept = std::mem::take(&mut teams().kept);
+    drop(kept);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_or_time_pay_for_a_team() {
+        let asked = || Asked {
+            list: vec![0, 1],
+            moved: 0,
+            time: Duration::ZERO,
+            price: 16 << 20,
+        };
+        let call = |bytes, time| Demand {
+            calls: 1,
+            bytes,
+            time: Duration::from_micros(time),
+            at_once: false,
+        };
+        // Calls until a team is made.
+        let calls = |demand: Demand| {
+            let mut asked = asked();
+            (1..)
+                .find(|_| {
+                    asked.add(demand);
+                    asked.has_paid()
+                })
+                .unwrap()
+        };
+        // 64 KiB as fast as memory, and where each call waits for a processor.
+        assert_eq!(calls(call(1 << 16, 7)), 256);
+        assert_eq!(calls(call(1 << 16, 4000)), 8);
+        // One that is long and moves little is not enough.
+        assert_eq!(calls(call(1 << 16, 28_000)), 2);
+    }
+}

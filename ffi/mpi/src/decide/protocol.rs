@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What the environment says of messages: which are intercepted, which are packed, and how their data move.
+
+use std::sync::OnceLock;
+
+use libcopy::config;
+use libcopy::p2p::Protocol;
+
+use crate::decide::active;
+use crate::library::abi;
+use crate::library::abi::complain;
+
+/// Whether the environment asks for messages to be intercepted, packed, or moved in one way, which is to be
+/// seen with the first of them.
+pub fn are_asked() -> bool {
+    is_packing_asked() || asked() != Protocol::Best
+}
+
+/// What `LIBCOPY_MPI_PROTOCOL` asks for, to compare.
+pub fn asked() -> Protocol {
+    static PROTOCOL: OnceLock<Protocol> = OnceLock::new();
+    *PROTOCOL.get_or_init(|| match config::MPI_PROTOCOL.or_default().as_str() {
+        "best" => Protocol::Best,
+        "pipelined" => Protocol::Pipelined,
+        "get" => Protocol::Get,
+        "mapped" => Protocol::Mapped,
+        other => {
+            complain(&format!(
+                "{} is {other:?}, not best, pipelined, get or mapped",
+                config::MPI_PROTOCOL.name
+            ));
+            Protocol::Best
+        }
+    })
+}
+
+/// Whether the environment says what is packed.
+pub fn is_packing_asked() -> bool {
+    packed().is_some() || active::least().is_some()
+}
+
+/// What `LIBCOPY_MPI_PACKED` asks for: bytes below which messages are packed, whether that pays or not.
+pub fn packed() -> Option<u64> {
+    static PACKED: OnceLock<Option<u64>> = OnceLock::new();
+    *PACKED.get_or_init(|| abi::asked(config::MPI_PACKED.bytes()))
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The first question about a call: whether it is so small that it is forwarded in any case. It has
+//! to cost next to nothing, so it looks at what was learnt before, and where that is not enough, it
+//! says no. What it forwards, [`crate::collectives::intercept`] would forward, too.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::library::abi::Word;
+use crate::library::count::Count;
+use crate::library::stats::{FUNCTIONS, Function};
+
+/// Messages of fewer bytes are forwarded. Zero as long as nothing is known, and where every call is
+/// to be counted.
+static LEAST: [AtomicU64; FUNCTIONS] = [const { AtomicU64::new(0) }; FUNCTIONS];
+
+/// The bits of a word that are a handle.
+static HANDLE: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Bits of an address.
+const ADDRESS: u32 = 48;
+
+/// Predefined datatypes that were asked for: the handle in the low bits, the size above. Predefined
+/// ones never go, so this stays true.
+static TYPES: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
+
+/// Learns from which size on calls may be intercepted.
+pub fn learn(handle: usize, least: impl Fn(Function) -> u64) {
+    HANDLE.store(handle, Ordering::Relaxed);
+    for function in Function::all() {
+        LEAST[function as usize].store(least(function), Ordering::Relaxed);
+    }
+}
+
+/// The bits of a word that are a handle, once that is known.
+#[inline(always)]
+pub fn handle_bits() -> usize {
+    HANDLE.load(Ordering::Relaxed)
+}
+
+fn place(datatype: Word) -> &'static AtomicU64 {
+    // Addresses differ in higher bits, the standard ABI's numbers in the lowest.
+    &TYPES[(datatype ^ datatype >> 4 ^ datatype >> 9) % TYPES.len()]
+}
+
+/// Learns the size of a predefined datatype whose handle is as large as an address.
+pub fn learn_size(datatype: Word, size: usize) {
+    let word = datatype as u64;
+    if word < 1 << ADDRESS && size < 1 << (64 - ADDRESS) {
+        place(datatype).store(word | (size as u64) << ADDRESS, Ordering::Relaxed);
+    }
+}
+
+/// The size of a predefined datatype, if that is known.
+#[inline(always)]
+pub fn size(datatype: Word) -> Option<usize> {
+    if HANDLE.load(Ordering::Relaxed) != usize::MAX {
+        // Predefined types of MPICH: 0x4c, an index, and between them the size.
+        return (datatype & 0xff00_0000 == 0x4c00_0000).then_some(datatype >> 8 & 0xff);
+    }
+    let known = place(datatype).load(Ordering::Relaxed);
+    let is_known = known & ((1 << ADDRESS) - 1) == datatype as u64 && datatype != 0;
+    is_known.then_some((known >> ADDRESS) as usize)
+}
+
+/// From how many bytes on calls of a function may be intercepted.
+#[inline(always)]
+pub fn least(function: Function) -> u64 {
+    LEAST[function as usize].load(Ordering::Relaxed)
+}
+
+/// Whether a buffer may be `MPI_IN_PLACE`.
+#[inline(always)]
+pub fn is_special<T>(buffer: *const T) -> bool {
+    // 1 or -1.
+    (buffer as usize).wrapping_add(1) <= 2
+}
+
+/// Whether `count` elements are to be forwarded in any case.
+#[inline(always)]
+pub fn is_small<N: Count>(function: Function, count: N, datatype: Word) -> bool {
+    match (count.number(), size(datatype)) {
+        (Some(count), Some(size)) => (count as u128) * (size as u128) < u128::from(least(function)),
+        _ => false,
+    }
+}

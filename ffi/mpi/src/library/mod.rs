@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The MPI library and this process: constants, functions, tools, errors, what is counted.
+
+pub mod abi;
+pub mod against_mpi;
+pub mod async_guard;
+pub mod attributes;
+pub mod count;
+pub mod errors;
+pub mod failure;
+pub mod fallback;
+pub mod forked;
+pub mod loaded;
+pub mod narrow_counts;
+pub mod neighbourhood;
+pub mod pmpi;
+pub mod progress;
+pub mod relocations;
+pub mod stats;
+pub mod status;
+pub mod tools;
+pub mod world_model;

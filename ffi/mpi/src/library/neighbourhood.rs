@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The neighbours of a rank, by the topology of a communicator (MPI 4.1, chapter 8).
+
+use std::ffi::c_int;
+
+use crate::library::abi::{Abi, Word};
+use crate::library::pmpi;
+
+/// A rank's neighbours; negative numbers are `MPI_PROC_NULL`.
+#[derive(Debug)]
+pub struct Neighbours {
+    /// Those that it receives from.
+    pub sources: Vec<c_int>,
+    /// Those that it sends to.
+    pub destinations: Vec<c_int>,
+}
+
+impl Neighbours {
+    /// Asks the library; `None` if the communicator has no topology.
+    pub fn of(abi: &Abi, comm: Word) -> Option<Neighbours> {
+        let mut kind = 0;
+        // SAFETY: a writable output; the library checks the communicator.
+        if unsafe { pmpi::topo_test(comm, &mut kind) } != 0 {
+            return None;
+        }
+        match kind {
+            kind if kind == abi.topologies[0] => Neighbours::of_grid(comm),
+            kind if kind == abi.topologies[1] => Neighbours::of_graph(comm),
+            kind if kind == abi.topologies[2] => Neighbours::of_directed_graph(comm),
+            _ => None,
+        }
+    }
+
+    fn of_grid(comm: Word) -> Option<Neighbours> {
+        let mut dimensions = 0;
+        // SAFETY: a writable output.
+        if unsafe { pmpi::cartdim_get(comm, &mut dimensions) } != 0 {
+            return None;
+        }
+        let mut all = Vec::new();
+        for dimension in 0..dimensions {
+            let (mut before, mut after) = (0, 0);
+            // SAFETY: writable outputs.
+            if unsafe { pmpi::cart_shift(comm, dimension, 1, &mut before, &mut after) } != 0 {
+                return None;
+            }
+            all.extend([before, after]);
+        }
+        Some(Neighbours {
+            sources: all.clone(),
+            destinations: all,
+        })
+    }
+
+    fn of_graph(comm: Word) -> Option<Neighbours> {
+        let (mut rank, mut count) = (0, 0);
+        // SAFETY: writable outputs, and room for as many neighbours as there are.
+        let all = unsafe {
+            let answers = [
+                pmpi::comm_rank(comm, &mut rank),
+                pmpi::graph_neighbors_count(comm, rank, &mut count),
+            ];
+            let mut all = vec![0; usize::try_from(count).ok()?];
+            let answer = pmpi::graph_neighbors(comm, rank, count, all.as_mut_ptr());
+            (answers == [0; 2] && answer == 0).then_some(all)?
+        };
+        Some(Neighbours {
+            sources: all.clone(),
+            destinations: all,
+        })
+    }
+
+    fn of_directed_graph(comm: Word) -> Option<Neighbours> {
+        let (mut n_in, mut n_out, mut weighted) = (0, 0, 0);
+        // SAFETY: writable outputs, and room for as many neighbours, with weights, as there are.
+        unsafe {
+            let answer =
+                pmpi::dist_graph_neighbors_count(comm, &mut n_in, &mut n_out, &mut weighted);
+            if answer != 0 {
+                return None;
+            }
+            let room = |n: c_int| Some(vec![0; usize::try_from(n).ok()?.max(1)]);
+            let (mut sources, mut destinations) = (room(n_in)?, room(n_out)?);
+            let (mut weights_in, mut weights_out) = (room(n_in)?, room(n_out)?);
+            let answer = pmpi::dist_graph_neighbors(
+                comm,
+                n_in,
+                sources.as_mut_ptr(),
+                weights_in.as_mut_ptr(),
+                n_out,
+                destinations.as_mut_ptr(),
+                weights_out.as_mut_ptr(),
+            );
+            sources.truncate(n_in as usize);
+            destinations.truncate(n_out as usize);
+            (answer == 0).then_some(Neighbours {
+                sources,
+                destinations,
+            })
+        }
+    }
+
+    /// Whether each neighbour is one of `size` ranks, and is there once.
+    pub fn are_single(&self, size: usize) -> bool {
+        [&self.sources, &self.destinations].into_iter().all(|side| {
+            let mut seen = vec![false; size];
+            let mut real = side.iter().filter_map(|rank| usize::try_from(*rank).ok());
+            real.all(|rank| rank < size && !std::mem::replace(&mut seen[rank], true))
+        })
+    }
+}

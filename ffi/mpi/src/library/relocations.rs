@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Which functions the files of this process refer to, by their relocations (System V ABI, chapter 5,
+//! "Dynamic Section").
+
+use std::ffi::{CStr, c_int, c_void};
+
+use crate::library::loaded;
+use crate::library::loaded::DT_SYMTAB;
+
+/// `Elf64_Rela`
+#[repr(C)]
+struct Relocation {
+    offset: u64,
+    info: u64,
+    addend: i64,
+}
+
+const DT_PLTRELSZ: i64 = 2;
+const DT_STRTAB: i64 = 5;
+const DT_RELA: i64 = 7;
+const DT_RELASZ: i64 = 8;
+const DT_JMPREL: i64 = 23;
+
+struct Search<'a> {
+    names: &'a [&'static str],
+    found: Option<&'static str>,
+}
+
+/// The first of these functions that the program or one of its libraries refers to; MPI libraries,
+/// whose own calls are their own affair, are not asked.
+pub fn first_used(names: &[&'static str]) -> Option<&'static str> {
+    let mut search = Search { names, found: None };
+    // SAFETY: the callback gets what it expects, and is not called afterwards.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
+    search.found
+}
+
+unsafe extern "C" fn visit(
+    info: *mut libc::dl_phdr_info,
+    _size: libc::size_t,
+    search: *mut c_void,
+) -> c_int {
+    // SAFETY: the loader describes a file that is loaded as long as this runs; the search is ours.
+    unsafe {
+        let (info, search) = (&*info, &mut *search.cast::<Search>());
+        if !info.dlpi_name.is_null() {
+            let path = CStr::from_ptr(info.dlpi_name).to_bytes();
+            let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+            if file.starts_with(b"libmpi") || file.starts_with(b"libcopy_mpi") {
+                return 0;
+            }
+        }
+        search.found = first_in(info, search.names);
+        search.found.is_some().into()
+    }
+}
+
+/// Which of the names a file refers to.
+///
+/// # Safety
+///
+/// The file is loaded, and this is its description.
+unsafe fn first_in(info: &libc::dl_phdr_info, names: &[&'static str]) -> Option<&'static str> {
+    // SAFETY: the loader's own tables, of the lengths that they name.
+    unsafe {
+        // Strings, symbols, and two tables of relocations with their lengths.
+        let (mut strings, mut symbols, mut tables) = (0, 0, [(0, 0); 2]);
+        loaded::dynamic(info, |tag, value, address| match tag {
+            DT_STRTAB => strings = address,
+            DT_SYMTAB => symbols = address,
+            DT_RELA => tables[0].0 = address,
+            DT_RELASZ => tables[0].1 = value,
+            DT_JMPREL => tables[1].0 = address,
+            DT_PLTRELSZ => tables[1].1 = value,
+            _ => {}
+        });
+        if strings == 0 || symbols == 0 {
+            return None;
+        }
+        for (table, bytes) in tables {
+            if table == 0 {
+                continue;
+            }
+            let count = bytes as usize / size_of::<Relocation>();
+            for relocation in std::slice::from_raw_parts(table as *const Relocation, count) {
+                let symbol = (relocation.info >> 32) as usize;
+                if symbol == 0 {
+                    continue;
+                }
+                let symbol = (symbols as *const libc::Elf64_Sym).add(symbol);
+                let name = (strings + u64::from((*symbol).st_name)) as *const _;
+                let name = CStr::from_ptr(name).to_bytes();
+                let found = names.iter().find(|known| known.as_bytes() == name);
+                if let Some(found) = found {
+                    return Some(found);
+                }
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_this_program_calls_is_found() {
+        assert_eq!(
+            first_used(&["no_such_function", "dl_iterate_phdr"]),
+            Some("dl_iterate_phdr")
+        );
+        assert_eq!(first_used(&["no_such_function"]), None);
+    }
+}

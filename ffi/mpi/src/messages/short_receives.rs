@@ -1,0 +1,842 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Nonblocking receives that are shorter than any message that is intercepted. A header that arrives there stands
+//! for a message that is too long, which the MPI library cannot know: it has received all that came, or
+//! truncates the header. So these requests are noted, by handle, and the call that completes one looks at
+//! its status: a length that names a slot which is under way to us is `MPI_ERR_TRUNCATE`, and so is what the library
+//! truncates ([`crate::messages::truncation`]).
+//!
+//! The functions that complete requests are called as without that, only with a status where the program
+//! wants none; nothing of a request is kept but its arguments. All of this has to cost a nanosecond or two: every short
+//! receive of the program is noted, and an error is hardly ever found. So the table has a set of four places for each
+//! handle. A request that finds them taken is remembered as longer ones are.
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use libcopy::p2p::header;
+
+use crate::comm::communicator;
+use crate::comm::processes::{World, world};
+use crate::decide::threshold;
+use crate::library::abi::Word;
+use crate::library::status::{Room, Status, is_ignored};
+use crate::messages::arguments::Elements;
+use crate::messages::handle::Handle;
+use crate::messages::incoming::{Arrival, When, raise};
+use crate::messages::requests::Work;
+use crate::messages::{probes, requests, truncation};
+use crate::types::datatype;
+
+/// What is known of a request that is noted.
+struct Entry {
+    buffer: AtomicUsize,
+    count: AtomicUsize,
+    datatype: AtomicUsize,
+    /// Of the handle of a type that is not predefined, or 0.
+    generation: AtomicU64,
+    comm: AtomicUsize,
+    is_persistent: AtomicBool,
+}
+
+/// Bits of a set's number.
+const BITS: u32 = 12;
+
+/// Places of a set.
+const WAYS: usize = 4;
+
+/// A set's handles, zeros where a place is free.
+#[repr(align(32))]
+struct Handles([AtomicUsize; WAYS]);
+
+static HANDLES: [Handles; 1 << BITS] =
+    [const { Handles([const { AtomicUsize::new(0) }; WAYS]) }; 1 << BITS];
+
+static ENTRIES: [[Entry; WAYS]; 1 << BITS] = [const {
+    [const {
+        Entry {
+            buffer: AtomicUsize::new(0),
+            count: AtomicUsize::new(0),
+            datatype: AtomicUsize::new(0),
+            generation: AtomicU64::new(0),
+            comm: AtomicUsize::new(0),
+            is_persistent: AtomicBool::new(false),
+        }
+    }; WAYS]
+}; 1 << BITS];
+
+/// Whether any request has ever been noted.
+static IN_USE: AtomicBool = AtomicBool::new(false);
+
+/// Whether any request may be noted.
+#[inline(always)]
+pub fn is_in_use() -> bool {
+    IN_USE.load(Ordering::Relaxed)
+}
+
+#[inline(always)]
+fn set_of(handle: usize) -> usize {
+    // Fibonacci hashing: addresses and small numbers that have the same distance get sets of their own.
+    let mixed = (handle as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> (u64::BITS - BITS)) as usize
+}
+
+/// The place of a handle.
+#[inline(always)]
+fn place_of(handle: usize) -> Option<(&'static AtomicUsize, &'static Entry)> {
+    if handle == 0 {
+        return None;
+    }
+    let set = set_of(handle);
+    let handles = &HANDLES[set].0;
+    let way = handles
+        .iter()
+        .position(|other| other.load(Ordering::Relaxed) == handle)?;
+    Some((&handles[way], &ENTRIES[set][way]))
+}
+
+/// A free place for a handle, or the one that it had.
+#[inline(always)]
+fn free_place_for(handle: usize, has_threads: bool) -> Option<&'static Entry> {
+    let set = set_of(handle);
+    // One that was completed where we do not see it.
+    let before = place_of(handle).map(|(_, entry)| entry);
+    before.or_else(|| {
+        let take = |place: &AtomicUsize| {
+            if place.load(Ordering::Relaxed) != 0 {
+                return false;
+            }
+            if has_threads {
+                let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+                return place.compare_exchange(0, handle, set, fetch).is_ok();
+            }
+            place.store(handle, Ordering::Relaxed);
+            true
+        };
+        let way = HANDLES[set].0.iter().position(take)?;
+        Some(&ENTRIES[set][way])
+    })
+}
+
+/// Communicators of noted requests that are known, with the generations of their handles: the library must
+/// not be asked about one that the program has freed meanwhile.
+static FAMILIAR: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
+
+/// Where a communicator is noted that is known, and what is there as long as that is so.
+#[inline(always)]
+fn familiar(comm: Word) -> (&'static AtomicUsize, usize) {
+    // Only the low half of a word may be a handle.
+    let number = (comm as u32).wrapping_mul(0x9e37_79b1) >> 26;
+    // Addresses have 48 bits.
+    let token = comm ^ (communicator::generation(comm) as usize) << 48;
+    (&FAMILIAR[number as usize], token)
+}
+
+#[inline(always)]
+fn is_familiar(comm: Word) -> bool {
+    let (place, token) = familiar(comm);
+    place.load(Ordering::Relaxed) == token
+}
+
+/// Gets to know a communicator; whether that is possible.
+#[cold]
+fn meet(world: &World, comm: Word) -> bool {
+    let known = catch_unwind(AssertUnwindSafe(|| {
+        communicator::of(world.abi, comm).is_ok()
+    }));
+    let (place, token) = familiar(comm);
+    if let Ok(true) = known {
+        place.store(token, Ordering::Relaxed);
+    }
+    is_familiar(comm)
+}
+
+/// A handle of an array.
+///
+/// # Safety
+///
+/// The array has more handles than `index`.
+#[inline(always)]
+unsafe fn handle_at(requests: *const c_void, index: usize) -> usize {
+    // SAFETY: the caller's promise; the library's handles are as wide as that mask.
+    unsafe {
+        match threshold::handle_bits() {
+            usize::MAX => requests.cast::<usize>().add(index).read(),
+            _ => requests.cast::<u32>().add(index).read() as usize,
+        }
+    }
+}
+
+/// Whether any request of an array is noted.
+///
+/// # Safety
+///
+/// The array has `count` handles.
+#[inline(always)]
+pub unsafe fn has_any(count: c_int, requests: *const c_void) -> bool {
+    if !is_in_use() || requests.is_null() {
+        return false;
+    }
+    let count = usize::try_from(count).unwrap_or(0);
+    // SAFETY: the caller's promise; the library's handles are as wide as that mask.
+    unsafe {
+        match threshold::handle_bits() {
+            usize::MAX => (0..count).any(|i| is_noted(requests.cast::<usize>().add(i).read())),
+            _ => (0..count).any(|i| is_noted(requests.cast::<u32>().add(i).read() as usize)),
+        }
+    }
+}
+
+/// Whether a request is noted.
+#[inline(always)]
+pub fn is_noted(handle: Word) -> bool {
+    place_of(handle & threshold::handle_bits()).is_some()
+}
+
+/// Notes a request that the library has made for such a receive, from a source on a communicator, if its code says so, and
+/// returns the code.
+#[inline(always)]
+pub fn noted(code: c_int, what: Elements, from: (c_int, Word), request: *const c_void) -> c_int {
+    if let Some(world) = world().filter(|_| code == 0) {
+        note(world, what, from, request, false);
+    }
+    code
+}
+
+/// Notes a request for a receive.
+#[inline(always)]
+pub fn note(
+    world: &World,
+    what: Elements,
+    (source, comm): (c_int, Word),
+    request: *const c_void,
+    is_persistent: bool,
+) {
+    // Below zero are MPI_PROC_NULL and, with another number, MPI_ANY_SOURCE.
+    if source < 0 && source != world.abi.any_source {
+        return;
+    }
+    let Some(count) = what.count else {
+        return;
+    };
+    if !is_familiar(comm) && !meet(world, comm) {
+        return;
+    }
+    // SAFETY: the library has written a handle there.
+    let handle = unsafe { handle_at(request, 0) };
+    let generation = match threshold::size(what.datatype) {
+        Some(_) => 0,
+        None => datatype::generation(what.datatype),
+    };
+    let found = Found {
+        index: 0,
+        handle,
+        buffer: what.buffer as usize,
+        count,
+        datatype: what.datatype,
+        generation,
+        comm,
+        is_persistent,
+    };
+    if !found.store(probes::has_threads(world)) {
+        found.remember(world, request);
+    }
+    if !is_in_use() {
+        IN_USE.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A noted request of an array. It is out of the table, before the library frees the handle and another
+/// thread gets it.
+#[derive(Clone, Copy)]
+struct Found {
+    index: usize,
+    handle: usize,
+    buffer: usize,
+    count: usize,
+    datatype: Word,
+    generation: u64,
+    comm: Word,
+    is_persistent: bool,
+}
+
+impl Found {
+    /// # Safety
+    ///
+    /// The array has more handles than `index`.
+    #[inline(always)]
+    unsafe fn take(requests: *const c_void, index: usize) -> Option<Found> {
+        // SAFETY: the caller's promise.
+        Found::take_handle(unsafe { handle_at(requests, index) }, index)
+    }
+
+    #[inline(always)]
+    fn take_handle(handle: usize, index: usize) -> Option<Found> {
+        let (place, entry) = place_of(handle)?;
+        let found = Found {
+            index,
+            handle,
+            buffer: entry.buffer.load(Ordering::Relaxed),
+            count: entry.count.load(Ordering::Relaxed),
+            datatype: entry.datatype.load(Ordering::Relaxed),
+            generation: entry.generation.load(Ordering::Relaxed),
+            comm: entry.comm.load(Ordering::Relaxed),
+            is_persistent: entry.is_persistent.load(Ordering::Relaxed),
+        };
+        place.store(0, Ordering::Release);
+        Some(found)
+    }
+
+    /// Notes it; whether there is a place.
+    #[inline(always)]
+    fn store(self, has_threads: bool) -> bool {
+        let Some(entry) = free_place_for(self.handle, has_threads) else {
+            return false;
+        };
+        entry.buffer.store(self.buffer, Ordering::Relaxed);
+        entry.count.store(self.count, Ordering::Relaxed);
+        entry.datatype.store(self.datatype, Ordering::Relaxed);
+        entry.generation.store(self.generation, Ordering::Relaxed);
+        entry.comm.store(self.comm, Ordering::Relaxed);
+        entry
+            .is_persistent
+            .store(self.is_persistent, Ordering::Relaxed);
+        true
+    }
+
+    /// The same for requests that are remembered.
+    #[cold]
+    fn remember(self, world: &World, request: *const c_void) {
+        let remember = || {
+            let when = if self.is_persistent {
+                When::Often
+            } else {
+                When::Later
+            };
+            if let Some(arrival) = self.arrival(world, when) {
+                let work = Work::Receive(arrival);
+                requests::remember(world, request, work, self.is_persistent);
+            }
+        };
+        let _ = catch_unwind(AssertUnwindSafe(remember));
+    }
+
+    /// Where it receives; `None` if the program has freed its type.
+    fn arrival(self, world: &World, when: When) -> Option<Arrival> {
+        let is_type_gone = threshold::size(self.datatype).is_none()
+            && datatype::generation(self.datatype) != self.generation;
+        let elements = (self.buffer as *mut c_void, Some(self.count), self.datatype);
+        if is_type_gone {
+            return None;
+        }
+        Arrival::of_any_length(world, elements, self.comm, when)
+    }
+
+    /// Notes it again if the library has not freed it: it is not complete, or a persistent one.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Found::take`].
+    #[inline(always)]
+    unsafe fn put_back(self, requests: *const c_void) {
+        // SAFETY: the caller's promise.
+        if unsafe { handle_at(requests, self.index) } == self.handle {
+            let world = world();
+            let has_threads = world.is_some_and(probes::has_threads);
+            if let (false, Some(world)) = (self.store(has_threads), world) {
+                let size = world.abi.handle_size();
+                self.remember(world, requests.wrapping_byte_add(self.index * size));
+            }
+        }
+    }
+
+    /// What is to be reported of it, or 0, after the library has completed it with this code: it may have received a header.
+    /// Then the program gets the beginning of the message and a status that says so, and the sender its slot back.
+    ///
+    /// # Safety
+    ///
+    /// The library has written the status.
+    #[inline(always)]
+    unsafe fn end(self, world: &World, status: *mut c_void, code: c_int) -> c_int {
+        // SAFETY: the caller's promise.
+        let status = unsafe { Status::new(world.abi, status) };
+        let is_plain = || {
+            let slot = header::slot_of(status.bytes());
+            slot.is_none_or(|slot| world.is_unposted(slot))
+        };
+        if code == 0 && is_plain() {
+            return 0;
+        }
+        self.cut(world, status, code)
+    }
+
+    #[cold]
+    fn cut(self, world: &World, status: Status, code: c_int) -> c_int {
+        if code != 0 && !truncation::is_truncation(world, code) {
+            return 0;
+        }
+        let cut = || {
+            let arrival = self.arrival(world, When::Here);
+            arrival.map_or(0, |arrival| arrival.conclude(world, status, code))
+        };
+        catch_unwind(AssertUnwindSafe(cut)).unwrap_or(0)
+    }
+
+    /// After a function with this code that completes one request, and may have completed this one.
+    ///
+    /// # Safety
+    ///
+    /// `request` is the program's variable; the library has written the status if the code is 0 or says that a message was
+    /// too long.
+    #[inline(always)]
+    unsafe fn conclude(self, status: *mut c_void, code: c_int) -> c_int {
+        let Some(world) = world() else {
+            return code;
+        };
+        // SAFETY: the caller's promise.
+        match unsafe { self.end(world, status, code) } {
+            0 => code,
+            error => raise(self.comm, error),
+        }
+    }
+}
+
+/// Requests of an array for which there is room on the stack.
+const FEW: usize = 32;
+
+/// The noted requests of an array that is completed.
+struct Several<'a> {
+    requests: *mut c_void,
+    found: &'a [Found],
+}
+
+impl Several<'_> {
+    /// Has `complete` call the library's function, with the noted requests of an array, if there are any, and
+    /// then with statuses in any case: the program's, or others if it wants none.
+    ///
+    /// # Safety
+    ///
+    /// The array has `count` handles.
+    #[inline(always)]
+    unsafe fn with(
+        count: c_int,
+        requests: *mut c_void,
+        statuses: *mut c_void,
+        complete: impl FnOnce(Option<Several<'_>>, *mut c_void) -> c_int,
+    ) -> c_int {
+        let count = usize::try_from(count).unwrap_or(0);
+        let (mut few, mut rooms) = (
+            [const { MaybeUninit::uninit() }; FEW],
+            [const { MaybeUninit::<Room>::uninit() }; FEW],
+        );
+        let (mut many, mut more_rooms) = (Vec::new(), Vec::<Room>::new());
+        let list = if count > FEW {
+            many.reserve_exact(count);
+            many.spare_capacity_mut()
+        } else {
+            &mut few[..]
+        };
+        let mut number = 0;
+        for index in 0..count {
+            // SAFETY: the caller's promise.
+            if let Some(found) = unsafe { Found::take(requests, index) } {
+                list[number].write(found);
+                number += 1;
+            }
+        }
+        if number == 0 {
+            return complete(None, statuses);
+        }
+        // SAFETY: `number` of them were written.
+        let found = unsafe { std::slice::from_raw_parts(list.as_ptr().cast(), number) };
+        // The library may leave errors as they are.
+        let statuses = if !is_ignored(statuses) {
+            statuses
+        } else if count > FEW {
+            more_rooms.resize_with(count, Room::new);
+            more_rooms.as_mut_ptr().cast()
+        } else {
+            for room in &mut rooms[..count] {
+                room.write(Room::new());
+            }
+            rooms.as_mut_ptr().cast()
+        };
+        complete(Some(Several { requests, found }), statuses)
+    }
+
+    /// Notes again what is not complete.
+    ///
+    /// # Safety
+    ///
+    /// The array is still there.
+    #[inline(always)]
+    unsafe fn put_back(&self) {
+        for found in self.found {
+            // SAFETY: the caller's promise.
+            unsafe { found.put_back(self.requests) };
+        }
+    }
+
+    fn find(&self, index: c_int) -> Option<Found> {
+        let index = usize::try_from(index).ok()?;
+        let place = self.found.binary_search_by_key(&index, |found| found.index);
+        place.ok().map(|place| self.found[place])
+    }
+
+    /// After a function that has completed one request.
+    ///
+    /// # Safety
+    ///
+    /// The status was written if the code is 0 and the index one of the array's.
+    unsafe fn one(&self, index: c_int, status: *mut c_void, code: c_int) -> c_int {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.put_back();
+            match self.find(index) {
+                Some(found) => found.conclude(status, code),
+                None => code,
+            }
+        }
+    }
+
+    /// After a function that has completed all, of which there are `count`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Several::conclude`].
+    #[inline(always)]
+    unsafe fn all(&self, count: c_int, statuses: *mut c_void, code: c_int) -> c_int {
+        let completed = self.found.iter().map(|found| (found.index, *found));
+        // SAFETY: the caller's promise.
+        unsafe { self.conclude(count as usize, statuses, code, completed) }
+    }
+
+    /// After a function that has completed several, with `count` statuses; `completed` are places of those
+    /// that are noted, and which they are.
+    ///
+    /// # Safety
+    ///
+    /// The statuses were written if the code is 0 or `MPI_ERR_IN_STATUS`.
+    #[inline(always)]
+    unsafe fn conclude(
+        &self,
+        count: usize,
+        statuses: *mut c_void,
+        code: c_int,
+        completed: impl Iterator<Item = (usize, Found)>,
+    ) -> c_int {
+        // SAFETY: the caller's promise.
+        unsafe { self.put_back() };
+        let Some(world) = world() else {
+            return code;
+        };
+        let abi = world.abi;
+        if code != 0 && code != abi.in_status {
+            return code;
+        }
+        let mut cut = None;
+        for (place, found) in completed {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let status = Status::of_array(abi, statuses, place);
+                // What has failed is over, or is not complete.
+                let before = if code == 0 { 0 } else { status.error() };
+                let mut error = found.end(world, status.pointer(), before);
+                // MPICH 5.0 does not say which persistent request has failed.
+                if code != 0 && before == 0 && error == 0 && found.is_persistent {
+                    error = found.cut(world, status, abi.truncate);
+                }
+                if error == 0 {
+                    continue;
+                }
+                status.set_error(error);
+                // Only a function that fails writes the errors of all.
+                if code == 0 && cut.is_none() {
+                    for other in (0..count).filter(|other| *other != place) {
+                        Status::of_array(abi, statuses, other).set_error(0);
+                    }
+                }
+            }
+            cut = Some(found.comm);
+        }
+        match cut {
+            Some(comm) if code == 0 => raise(comm, abi.in_status),
+            _ => code,
+        }
+    }
+}
+
+/// `MPI_Wait`; `inner` is the function as it is without this.
+///
+/// # Safety
+///
+/// As the MPI standard says, for this and all functions below.
+#[inline(never)]
+pub unsafe fn wait(
+    request: *mut c_void,
+    status: *mut c_void,
+    inner: impl FnOnce(*mut c_void, *mut c_void) -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let Some(found) = Found::take(request, 0) else {
+            return inner(request, status);
+        };
+        let mut room = Room::new();
+        let at = room.instead_of(status);
+        let code = inner(request, at);
+        found.put_back(request);
+        found.conclude(at, code)
+    }
+}
+
+/// `MPI_Test`
+#[inline(never)]
+pub unsafe fn test(
+    request: *mut c_void,
+    flag: *mut c_int,
+    status: *mut c_void,
+    inner: impl FnOnce(*mut c_void, *mut c_int, *mut c_void) -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let Some(found) = Found::take(request, 0) else {
+            return inner(request, flag, status);
+        };
+        let mut room = Room::new();
+        let at = room.instead_of(status);
+        let code = inner(request, flag, at);
+        found.put_back(request);
+        if code == 0 && *flag == 0 {
+            0
+        } else {
+            found.conclude(at, code)
+        }
+    }
+}
+
+/// `MPI_Waitall`
+#[inline(never)]
+pub unsafe fn waitall(
+    count: c_int,
+    requests: *mut c_void,
+    statuses: *mut c_void,
+    inner: impl FnOnce(c_int, *mut c_void, *mut c_void) -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        Several::with(count, requests, statuses, |several, at| {
+            let code = inner(count, requests, at);
+            match several {
+                Some(several) => several.all(count, at, code),
+                None => code,
+            }
+        })
+    }
+}
+
+/// `MPI_Testall`
+#[inline(never)]
+pub unsafe fn testall(
+    count: c_int,
+    requests: *mut c_void,
+    flag: *mut c_int,
+    statuses: *mut c_void,
+    inner: impl FnOnce(c_int, *mut c_void, *mut c_int, *mut c_void) -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        Several::with(count, requests, statuses, |several, at| {
+            let code = inner(count, requests, flag, at);
+            match several {
+                Some(several) if code == 0 && *flag == 0 => {
+                    several.put_back();
+                    0
+                }
+                Some(several) => several.all(count, at, code),
+                None => code,
+            }
+        })
+    }
+}
+
+/// `MPI_Waitany`
+#[inline(never)]
+pub unsafe fn waitany(
+    count: c_int,
+    requests: *mut c_void,
+    index: *mut c_int,
+    status: *mut c_void,
+    inner: impl FnOnce(c_int, *mut c_void, *mut c_int, *mut c_void) -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        Several::with(count, requests, status, |several, at| {
+            let code = inner(count, requests, index, at);
+            match several {
+                Some(several) => several.one(*index, at, code),
+                None => code,
+            }
+        })
+    }
+}
+
+/// `MPI_Testany`
+#[inline(never)]
+pub unsafe fn testany(
+    count: c_int,
+    requests: *mut c_void,
+    index: *mut c_int,
+    flag: *mut c_int,
+    status: *mut c_void,
+    inner: impl FnOnce(c_int, *mut c_void, *mut c_int, *mut c_int, *mut c_void) -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        Several::with(count, requests, status, |several, at| {
+            let code = inner(count, requests, index, flag, at);
+            match several {
+                Some(several) if code == 0 && *flag == 0 => {
+                    several.put_back();
+                    0
+                }
+                Some(several) => several.one(*index, at, code),
+                None => code,
+            }
+        })
+    }
+}
+
+/// `MPI_Waitsome` and `MPI_Testsome`
+#[inline(never)]
+pub unsafe fn some(
+    count: c_int,
+    requests: *mut c_void,
+    done: *mut c_int,
+    indices: *mut c_int,
+    statuses: *mut c_void,
+    inner: impl FnOnce(c_int, *mut c_void, *mut c_int, *mut c_int, *mut c_void) -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        Several::with(count, requests, statuses, |several, at| {
+            let code = inner(count, requests, done, indices, at);
+            let Some(several) = several else {
+                return code;
+            };
+            // Below zero is MPI_UNDEFINED.
+            let number = (*done).clamp(0, count) as usize;
+            let of = |place| {
+                let found = several.find(indices.add(place).read());
+                found.map(|found| (place, found))
+            };
+            several.conclude(number, at, code, (0..number).filter_map(of))
+        })
+    }
+}
+
+/// `MPI_Request_get_status`: a request that is complete, and has received a header, is remembered from now on.
+#[inline(never)]
+pub unsafe fn get_status(
+    request: Word,
+    flag: *mut c_int,
+    status: *mut c_void,
+    inner: impl FnOnce(Word, *mut c_int, *mut c_void) -> c_int,
+) -> c_int {
+    let mut room = Room::new();
+    let at = room.instead_of(status);
+    let code = inner(request, flag, at);
+    let Some(world) = world() else {
+        return code;
+    };
+    // SAFETY: the caller's promise; a library that says so has written the status.
+    let said = unsafe {
+        if code == 0 && *flag == 0 {
+            return 0;
+        }
+        Status::new(world.abi, at)
+    };
+    let is_named = header::slot_of(said.bytes()).is_some_and(|slot| !world.is_unposted(slot));
+    let is_cut = code == 0 && is_named || truncation::is_truncation(world, code);
+    if !is_cut {
+        return code;
+    }
+    let Some(found) = Found::take_handle(request & threshold::handle_bits(), 0) else {
+        return code;
+    };
+    let known = || {
+        let Some(arrival) = found.arrival(world, When::Here) else {
+            return code;
+        };
+        let (mut own, mut seen) = (Handle::new(world, request), Room::new());
+        // SAFETY: both are statuses of the library's.
+        unsafe { Status::new(world.abi, seen.pointer()) }.copy_all_but_error(said);
+        let persistent = found.is_persistent;
+        requests::remember_seen(world, own.pointer(), arrival, persistent, (code, seen));
+        // SAFETY: the caller's promise.
+        unsafe { requests::get_status(world, request, flag, at) }.unwrap_or(code)
+    };
+    catch_unwind(AssertUnwindSafe(known)).unwrap_or(code)
+}
+
+/// The functions that ask about several requests: those that are noted are remembered from now on.
+macro_rules! ask {
+    ($($name:ident($($argument:ident: $kind:ty),*);)*) => { $(
+        #[cold]
+        pub unsafe fn $name(
+            count: c_int,
+            requests: *mut c_void,
+            $($argument: $kind,)*
+            inner: impl FnOnce(c_int, *mut c_void, $($kind),*) -> c_int,
+        ) -> c_int {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let Some(world) = world() else {
+                    return inner(count, requests, $($argument),*);
+                };
+                let asked = || {
+                    remember_all(world, count, requests);
+                    requests::$name(world, count, requests, $($argument),*)
+                };
+                match catch_unwind(AssertUnwindSafe(asked)) {
+                    Ok(Some(code)) => code,
+                    _ => inner(count, requests, $($argument),*),
+                }
+            }
+        }
+    )* };
+}
+
+ask! {
+    get_status_any(index: *mut c_int, flag: *mut c_int, status: *mut c_void);
+    get_status_all(flag: *mut c_int, statuses: *mut c_void);
+    get_status_some(done: *mut c_int, indices: *mut c_int, statuses: *mut c_void);
+}
+
+/// Has the noted requests of an array remembered, but for persistent ones: whether these are started is not known.
+///
+/// # Safety
+///
+/// The array has `count` handles.
+unsafe fn remember_all(world: &World, count: c_int, requests: *const c_void) {
+    for index in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the caller's promise.
+        if let Some(found) = unsafe { Found::take(requests, index) } {
+            let size = world.abi.handle_size();
+            let request = requests.wrapping_byte_add(index * size);
+            if !found.is_persistent || !found.store(probes::has_threads(world)) {
+                found.remember(world, request);
+            }
+        }
+    }
+}
+
+/// `MPI_Request_free`
+#[cold]
+pub unsafe fn free(request: *mut c_void, inner: impl FnOnce(*mut c_void) -> c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    let _forgotten = unsafe { Found::take(request, 0) };
+    inner(request)
+}
