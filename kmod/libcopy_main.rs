@@ -2,21 +2,23 @@
 
 //! libcopy: moves bytes between the processes of one machine.
 //!
-//! A process publishes memory once ([`domain::region`]), which pins it and watches it ([`memory`]); every member of its
-//! sharing group ([`domain`]) copies from or to it by the CPU ([`domain::copy`]), maps it ([`attach`]), or has an
-//! [`engine`] move it while it goes on ([`requests::request`]). [`file`] has the device and the table of its commands. The
-//! ABI is in [`uapi`].
+//! A process publishes memory once ([`domain::region`]), which pins it and watches it ([`memory`]);
+//! every member of its sharing group ([`domain`]) copies from or to it by the CPU
+//! ([`domain::copy`]), maps it ([`attach`]), or has an [`engine`] move it while it goes on
+//! ([`requests::request`]). [`file`] has the device and the table of its commands. The ABI is in
+//! [`uapi`].
 //!
-//! Files use each other only downwards; the order is in `tests/layers/src/table.rs`.
+//! Folders use each other only downwards. From the bottom: [`base`], [`memory`], [`domain`],
+//! [`attach`], [`requests`], [`engine`], [`file`].
 
 #![warn(clippy::match_bool)]
 // What only engines use of the other folders.
-#![cfg_attr(not(LIBCOPY_ENGINES), allow(dead_code))]
+#![cfg_attr(not(CONFIG_LIBCOPY_ENGINES), allow(dead_code))]
 
 mod attach;
 mod base;
 mod domain;
-#[cfg(LIBCOPY_ENGINES)]
+#[cfg(CONFIG_LIBCOPY_ENGINES)]
 mod engine;
 mod file;
 mod memory;
@@ -25,14 +27,14 @@ mod requests;
 mod uapi;
 
 use base::{stats, workqueue};
-#[cfg(LIBCOPY_ENGINES)]
+#[cfg(CONFIG_LIBCOPY_ENGINES)]
 use engine::engines;
 
 use file::{domains, operations};
 use kernel::prelude::*;
 use memory::{shrinker, user};
 use requests::copier;
-#[cfg(not(LIBCOPY_ENGINES))]
+#[cfg(not(CONFIG_LIBCOPY_ENGINES))]
 use requests::workers as engines;
 
 module! {

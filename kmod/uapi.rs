@@ -3,7 +3,7 @@
 //! The ABI of `/dev/libcopy`: what user space and the kernel module agree on.
 //!
 //! This one file is compiled into the kernel module and into the user-space library, and the C
-//! header `libcopy_uapi.h` and `docs/abi.md` are generated from it. It depends on nothing.
+//! headers and the document of the ABI are generated from it. It depends on nothing.
 //!
 //! # Objects
 //!
@@ -12,8 +12,8 @@
 //! - A **domain** is the set of processes that may share. Region ids mean something only inside a
 //!   domain.
 //! - A **region** is user memory that its owner published: pinned once, copied from or to by many.
-//! - An **engine** moves bytes without the caller: the channels of a DMA engine, kernel threads, or a thread of the
-//!   process that submits.
+//! - An **engine** moves bytes without the caller: the channels of a DMA engine, kernel threads, or
+//!   a thread of the process that submits.
 //! - A **request** is a transfer between two regions that an engine works on while its submitter
 //!   goes on: a queue of fragments, claimed one by one by the engine or by CPUs that help.
 //!
@@ -26,36 +26,38 @@
 //! - Reserved fields and unknown flag bits must be zero.
 //! - Errors that every ioctl may return and that are not repeated below:
 //!   - `ENOTTY`: unknown command.
-//!   - `EINVAL`: an unknown flag, a non-zero reserved field, or a structure shorter than ABI version
-//!     1 had (the `*_SIZE_VER1` constants).
+//!   - `EINVAL`: an unknown flag, a non-zero reserved field, or a structure shorter than ABI
+//!     version 1 had (the `*_SIZE_VER1` constants).
 //!   - `E2BIG`: the structure is longer than the kernel knows and its tail is not zero.
 //!   - `EFAULT`: the argument itself is not readable or writable. If it can be read but the answer
-//!     cannot be written, the call may have taken effect: bytes were copied, a request was cancelled
-//!     ([`REQUEST_CANCEL`]) or switched to CPUs ([`REQUEST_SWITCH`]), a domain was created whose key nobody
-//!     knows ([`DOMAIN_CREATE`]). Regions and requests whose id could not be told do not exist.
+//!     cannot be written, the call may have taken effect: bytes were copied, a request was
+//!     cancelled ([`REQUEST_CANCEL`]) or switched to CPUs ([`REQUEST_SWITCH`]), a domain was
+//!     created whose key nobody knows ([`DOMAIN_CREATE`]). Regions and requests whose id could not
+//!     be told do not exist.
 //!   - `ENOMEM`: the kernel is out of memory.
 //!   - `EINTR`: a signal arrived before anything was done; call again.
-//! - Every ioctl except [`GET_INFO`] and [`ENGINE_INFO`] returns `EBADF` on a file that was not opened for reading and
-//!   writing.
-//! - Every ioctl except [`GET_INFO`], [`ENGINE_INFO`], [`DOMAIN_CREATE`] and [`DOMAIN_JOIN`] returns
-//!   `ENOTCONN` on a file that belongs to no domain.
+//! - Every ioctl except [`GET_INFO`] and [`ENGINE_INFO`] returns `EBADF` on a file that was not
+//!   opened for reading and writing.
+//! - Every ioctl except [`GET_INFO`], [`ENGINE_INFO`], [`DOMAIN_CREATE`] and [`DOMAIN_JOIN`]
+//!   returns `ENOTCONN` on a file that belongs to no domain.
 //!
 //! # Status table
 //!
 //! `mmap(NULL, STATUS_BYTES, PROT_READ, MAP_SHARED, fd, STATUS_OFFSET)` on a file of a domain shows
-//! its [`MAX_REQUESTS`] requests, one [`RequestStatus`] each, for waiting without a system call. The
-//! entry of request `id` has the index `id % MAX_REQUESTS`. It is written by the kernel alone, which
-//! reads nothing back; nobody can map it for writing (`EACCES`), nor privately (`EINVAL`).
+//! its [`MAX_REQUESTS`] requests, one [`RequestStatus`] each, for waiting without a system call.
+//! The entry of request `id` has the index `id % MAX_REQUESTS`. It is written by the kernel alone,
+//! which reads nothing back; nobody can map it for writing (`EACCES`), nor privately (`EINVAL`).
 //!
 //! An engine writes the destination before `done` and `front` grow (release; load them with
-//! acquire). `state` is written last: load it first. An entry whose `id` is another one belongs to a later request.
+//! acquire). `state` is written last: load it first. An entry whose `id` is another one belongs to
+//! a later request.
 
 /// Path of the device.
 pub const DEVICE_PATH: &str = "/dev/libcopy";
 
-/// Version of this ABI. Version 3 is without what nobody used: expected uses and waiting for them, joining by file,
-/// choosing an engine by node, waiting for a part of a request, and being told by `poll` or an eventfd. Numbers and fields
-/// of these are not used again.
+/// Version of this ABI. Version 3 is without what nobody used: expected uses and waiting for them,
+/// joining by file, choosing an engine by node, waiting for a part of a request, and being told by
+/// `poll` or an eventfd. Numbers and fields of these are not used again.
 pub const ABI_VERSION: u32 = 3;
 
 /// ioctl type ("magic") of every command.
@@ -99,13 +101,13 @@ pub const COPY_TO_REGION: u32 = 1 << 1;
 pub const ENGINE_DMA: u32 = 1;
 /// [`EngineInfo::kind`]: a kernel thread (module parameter `engine=kthread`).
 pub const ENGINE_KTHREAD: u32 = 2;
-/// [`EngineInfo::kind`]: a thread of the process that submits (a module built with `LIBCOPY_ENGINES=n`, which has
-/// no other engine).
+/// [`EngineInfo::kind`]: a thread of the process that submits (a module built with
+/// `LIBCOPY_ENGINES=n`, which has no other engine).
 pub const ENGINE_WORKER: u32 = 3;
 
 /// [`RequestSubmit::flags`]: compare CRC32C of source and destination when everything is copied.
-/// What differs is copied again by a CPU; what still differs fails with `EIO`. Until the end, `done` and
-/// `front` then say only what was copied.
+/// What differs is copied again by a CPU; what still differs fails with `EIO`. Until the end,
+/// `done` and `front` then say only what was copied.
 pub const SUBMIT_VERIFY: u32 = 1 << 0;
 
 /// [`RequestWait::flags`]: forget the request if it has ended (whether well or not).
@@ -217,8 +219,8 @@ pub const DOMAIN_CREATE: u32 = 0xC018_CC01;
 ///   its creator's.
 pub const DOMAIN_JOIN: u32 = 0xC020_CC02;
 
-/// Leaves the domain in good order: the caller's requests are cancelled (see [`REQUEST_CANCEL`]), its
-/// regions are destroyed. Only the calling process leaves; others that share the file stay.
+/// Leaves the domain in good order: the caller's requests are cancelled (see [`REQUEST_CANCEL`]),
+/// its regions are destroyed. Only the calling process leaves; others that share the file stay.
 ///
 /// Takes [`DomainLeave`].
 pub const DOMAIN_LEAVE: u32 = 0xC008_CC03;
@@ -235,8 +237,8 @@ pub const DOMAIN_LEAVE: u32 = 0xC008_CC03;
 ///   ordinary files.
 /// - `ENOMEM`: the owner's `RLIMIT_MEMLOCK` would be exceeded (see `mlock(2)`), or no memory. Pages
 ///   count once for each piece that touches them, and a region without bytes as one. What requests
-///   still hold of regions that the user's processes have taken back counts, too. The processes of a
-///   user pin at most twice as much as the machine has.
+///   still hold of regions that the user's processes have taken back counts, too. The processes of
+///   a user pin at most twice as much as the machine has.
 /// - `ENOSPC`: the domain has as many regions as the parameter `max_regions` allows, or the user's
 ///   processes have 65,536 together, those kept for reuse included.
 /// - `EOVERFLOW`: the lengths add up to more than [`MAX_REGION_BYTES`].
@@ -259,33 +261,36 @@ pub const REGION_DESTROY: u32 = 0xC008_CC05;
 ///
 /// - `ENOENT`: no such region.
 /// - `EOWNERDEAD`: the owner is gone, and the region with it.
-/// - `EINTR`, `ENOMEM`: a signal arrived, or memory was short, before it was known whether the owner's memory has
-///   changed. That says nothing about it ([`STATE_STALE`] would); ask again.
+/// - `EINTR`, `ENOMEM`: a signal arrived, or memory was short, before it was known whether the
+///   owner's memory has changed. That says nothing about it ([`STATE_STALE`] would); ask again.
 pub const REGION_INFO: u32 = 0xC030_CC07;
 
 /// Copies between a region and the caller's memory.
 ///
-/// Takes [`RegionCopy`] with exactly one of [`COPY_FROM_REGION`] and [`COPY_TO_REGION`]; `done` returns
-/// the bytes copied. The copy moves `length` bytes, starting at byte `offset` of the region's
-/// pieces laid end to end, to or from the caller's pieces laid end to end, which may hold more. With
-/// `region_iov` it is vectored on the region's side, too: the bytes are those of the ranges that `region_iov`
-/// lists, laid end to end, which may hold more; a range begins `base` bytes behind `offset`. With `block_len` the
-/// ranges are `region_iov_count` blocks of that many bytes each, whose offsets, relative to `offset`, are given in one
-/// of two ways: `region_iov` is an array of 32-bit signed numbers, or it is zero, and each block begins `stride` bytes
-/// behind the one before it. Blocks are looked at as the copy comes to them, those of an array in groups: one that is not
-/// wholly in the region, and an array that cannot be read on, end the copy before that block or group.
-/// It may end early with `done < length` and success when a signal arrives, the caller's memory
-/// faults or a block is outside half way, or [`MAX_COPY_BYTES`] were copied; call again for the rest. No lock is held
-/// while bytes move.
+/// Takes [`RegionCopy`] with exactly one of [`COPY_FROM_REGION`] and [`COPY_TO_REGION`]; `done`
+/// returns the bytes copied. The copy moves `length` bytes, starting at byte `offset` of the
+/// region's pieces laid end to end, to or from the caller's pieces laid end to end, which may hold
+/// more. With `region_iov` it is vectored on the region's side, too: the bytes are those of the
+/// ranges that `region_iov` lists, laid end to end, which may hold more; a range begins `base`
+/// bytes behind `offset`. With `block_len` the ranges are `region_iov_count` blocks of that many
+/// bytes each, whose offsets, relative to `offset`, are given in one of two ways: `region_iov` is
+/// an array of 32-bit signed numbers, or it is zero, and each block begins `stride` bytes behind
+/// the one before it. Blocks are looked at as the copy comes to them, those of an array in groups:
+/// one that is not wholly in the region, and an array that cannot be read on, end the copy before
+/// that block or group. It may end early with `done < length` and success when a signal arrives,
+/// the caller's memory faults or a block is outside half way, or [`MAX_COPY_BYTES`] were copied;
+/// call again for the rest. No lock is held while bytes move.
 ///
 /// - `ENOENT`: no such region.
 /// - `EACCES`: the region's rights do not allow this direction.
-/// - `ERANGE`: `offset + length`, or one of the ranges, is beyond the end of the region; `offset` is, or `stride` is
-///   longer than any region, with blocks; or the first block is outside, and nothing was copied.
-/// - `EINVAL`: not exactly one direction, more than [`MAX_IOV`] pieces or ranges that are not blocks, pieces or ranges
-///   that hold fewer than `length` bytes, `region_iov` or `stride` without ranges, or `stride` without blocks or with an array.
-/// - `EFAULT`: the caller's memory cannot be read or written, or the region's has lost what was in it, and
+/// - `ERANGE`: `offset + length`, or one of the ranges, is beyond the end of the region; `offset`
+///   is, or `stride` is longer than any region, with blocks; or the first block is outside, and
 ///   nothing was copied.
+/// - `EINVAL`: not exactly one direction, more than [`MAX_IOV`] pieces or ranges that are not
+///   blocks, pieces or ranges that hold fewer than `length` bytes, `region_iov` or `stride` without
+///   ranges, or `stride` without blocks or with an array.
+/// - `EFAULT`: the caller's memory cannot be read or written, or the region's has lost what was in
+///   it, and nothing was copied.
 /// - `ESTALE`: the owner unmapped or replaced the memory.
 /// - `EOWNERDEAD`: the owner is gone.
 pub const REGION_COPY: u32 = 0xC048_CC09;
@@ -295,14 +300,14 @@ pub const REGION_COPY: u32 = 0xC048_CC09;
 /// Takes [`RegionAttach`]. Then `mmap(NULL, map_length, prot, MAP_SHARED, fd, map_offset)` maps the
 /// region's pages; the first byte of the region is `data_offset` bytes into the mapping. The
 /// mapping stays valid, and its pages pinned, until it is unmapped, whatever happens to the owner.
-/// Memory that can be stored to can be loaded from, so that attaching always takes
-/// [`RIGHT_READ`]. All pages of the region count against the `RLIMIT_MEMLOCK` of the process that maps
-/// it, together with what else its user has attached; what the user has attached already is free.
-/// `mmap` itself fails with `ENOMEM` beyond that limit, `EACCES` where the rights do not cover the
-/// protection, `EINVAL` for a private mapping or a length beyond the end, `ENOENT`, `EOWNERDEAD` or
-/// `ENOTCONN` if the region or the domain is gone meanwhile, `EOPNOTSUPP` as below, and `ESTALE` if a
-/// change of the owner's memory was announced since this call: repeat it, and it tells whether the
-/// change was real.
+/// Memory that can be stored to can be loaded from, so that attaching always takes [`RIGHT_READ`].
+/// All pages of the region count against the `RLIMIT_MEMLOCK` of the process that maps it, together
+/// with what else its user has attached; what the user has attached already is free. `mmap` itself
+/// fails with `ENOMEM` beyond that limit, `EACCES` where the rights do not cover the protection,
+/// `EINVAL` for a private mapping or a length beyond the end, `ENOENT`, `EOWNERDEAD` or `ENOTCONN`
+/// if the region or the domain is gone meanwhile, `EOPNOTSUPP` as below, and `ESTALE` if a change
+/// of the owner's memory was announced since this call: repeat it, and it tells whether the change
+/// was real.
 ///
 /// - `ENOENT`: no such region.
 /// - `EINVAL`: no access asked for.
@@ -313,32 +318,33 @@ pub const REGION_ATTACH: u32 = 0xC020_CC0A;
 
 /// Describes one engine.
 ///
-/// Takes [`EngineInfo`] with an `index` from 0 to [`Info::engines`] less 1. Works on a file without a
-/// domain. Engines are looked for by this call and by [`GET_INFO`]; their channels are acquired when
-/// the first request needs them. An engine that has gone keeps its index, with no channels.
+/// Takes [`EngineInfo`] with an `index` from 0 to [`Info::engines`] less 1. Works on a file without
+/// a domain. Engines are looked for by this call and by [`GET_INFO`]; their channels are acquired
+/// when the first request needs them. An engine that has gone keeps its index, with no channels.
 ///
 /// - `ENOENT`: there is no engine with this index.
 pub const ENGINE_INFO: u32 = 0xC078_CC0B;
 
 /// Gives a transfer between two regions to an engine and returns at once; neither region needs to
-/// be the caller's. The engine is one near the caller, its channel the one that the caller's process
-/// was given (round-robin). Both regions stay pinned until the request has ended, whatever happens
-/// to their owners; if one of those dies, the request ends with `EOWNERDEAD`. If an engine fails, or
-/// does not answer within the parameter `engine_deadline_ms`, a CPU copies what is missing.
+/// be the caller's. The engine is one near the caller, its channel the one that the caller's
+/// process was given (round-robin). Both regions stay pinned until the request has ended, whatever
+/// happens to their owners; if one of those dies, the request ends with `EOWNERDEAD`. If an engine
+/// fails, or does not answer within the parameter `engine_deadline_ms`, a CPU copies what is
+/// missing.
 ///
-/// Takes [`RequestSubmit`], returns `id`, `fragment_pages` and `engine` in it. The request lives until
-/// [`REQUEST_WAIT`] releases it, until [`REQUEST_CANCEL`], or until its submitter is gone.
+/// Takes [`RequestSubmit`], returns `id`, `fragment_pages` and `engine` in it. The request lives
+/// until [`REQUEST_WAIT`] releases it, until [`REQUEST_CANCEL`], or until its submitter is gone.
 ///
 /// - `ENOENT`, `ERANGE`, `ESTALE`, `EOWNERDEAD`: as for [`REGION_COPY`], for either region.
 /// - `EACCES`: the source lacks [`RIGHT_READ`] or the destination [`RIGHT_WRITE`].
 /// - `EINVAL`: source and destination overlap within one region, or `fragment_pages` is above
 ///   [`MAX_FRAGMENT_PAGES`].
 /// - `ENODEV`: there is no engine: let a CPU copy ([`REGION_COPY`]).
-/// - `EAGAIN`: the caller's process, user or cgroup may have no more threads (`RLIMIT_NPROC`, `pids.max`), and one is
-///   needed for what engines leave to CPUs: let a CPU copy.
-/// - `ENOSPC`: the domain has [`MAX_REQUESTS`] requests that were not released, or the processes of the
-///   caller's user have submitted as many as the parameter `max_user_requests` says; a request that was
-///   released counts until engines are through with it.
+/// - `EAGAIN`: the caller's process, user or cgroup may have no more threads (`RLIMIT_NPROC`,
+///   `pids.max`), and one is needed for what engines leave to CPUs: let a CPU copy.
+/// - `ENOSPC`: the domain has [`MAX_REQUESTS`] requests that were not released, or the processes of
+///   the caller's user have submitted as many as the parameter `max_user_requests` says; a request
+///   that was released counts until engines are through with it.
 /// - `ESHUTDOWN`: another thread has just left the domain for this process.
 pub const REQUEST_SUBMIT: u32 = 0xC040_CC0C;
 
@@ -350,17 +356,17 @@ pub const REQUEST_SUBMIT: u32 = 0xC040_CC0C;
 ///
 /// - `ENOENT`: no such request.
 /// - `EPERM`: [`REQUEST_RELEASE`] by a process that did not submit it.
-/// - `ETIMEDOUT`: the time is over. This error, and `EINTR`, are returned only if the request has not
-///   ended: with [`REQUEST_RELEASE`] it is still there.
+/// - `ETIMEDOUT`: the time is over. This error, and `EINTR`, are returned only if the request has
+///   not ended: with [`REQUEST_RELEASE`] it is still there.
 /// - `EOWNERDEAD`: the owner of a region died before everything was copied.
 /// - `EIO`: verification found a difference that copying again did not mend.
 /// - `ECANCELED`: the request was cancelled, or its submitter is gone.
 pub const REQUEST_WAIT: u32 = 0xC030_CC0D;
 
-/// Switches a request from the engine to CPUs: the engine claims no more fragments, the caller copies
-/// what nobody has claimed, and what others have claimed is waited for. Nothing is copied twice.
-/// Any member of the domain may do this, several may share the work, and it may be called from a
-/// signal handler. When it returns without error, every byte is in place.
+/// Switches a request from the engine to CPUs: the engine claims no more fragments, the caller
+/// copies what nobody has claimed, and what others have claimed is waited for. Nothing is copied
+/// twice. Any member of the domain may do this, several may share the work, and it may be called
+/// from a signal handler. When it returns without error, every byte is in place.
 ///
 /// Takes [`RequestSwitch`]; `copied` is what this call has copied. Errors as for [`REQUEST_WAIT`];
 /// after `EINTR` call again.
@@ -530,16 +536,18 @@ pub struct RegionCopy {
     pub iov: u64,
     /// In: number of pieces, 0 to [`MAX_IOV`].
     pub iov_count: u32,
-    /// In: number of ranges of the region, 0 to [`MAX_IOV`]; 0: one of `length` bytes. Of blocks, any number.
+    /// In: number of ranges of the region, 0 to [`MAX_IOV`]; 0: one of `length` bytes. Of blocks,
+    /// any number.
     pub region_iov_count: u32,
     /// Out: bytes copied.
     pub done: u64,
-    /// In: address of an array of [`Piece`] whose `base` counts from `offset`, or of the 32-bit offsets of blocks; zero
-    /// without ranges, and for blocks at equal distances.
+    /// In: address of an array of [`Piece`] whose `base` counts from `offset`, or of the 32-bit
+    /// offsets of blocks; zero without ranges, and for blocks at equal distances.
     pub region_iov: u64,
     /// In: bytes of each block; zero if the ranges are no blocks.
     pub block_len: u64,
-    /// In: bytes from the beginning of a block to that of the next one, without an array; zero otherwise.
+    /// In: bytes from the beginning of a block to that of the next one, without an array; zero
+    /// otherwise.
     pub stride: i64,
 }
 

@@ -9,9 +9,9 @@
 
 #define LIBCOPY_DEVICE_PATH "/dev/libcopy"
 
-// Version of this ABI. Version 3 is without what nobody used: expected uses and waiting for them, joining by file,
-// choosing an engine by node, waiting for a part of a request, and being told by `poll` or an eventfd. Numbers and fields
-// of these are not used again.
+// Version of this ABI. Version 3 is without what nobody used: expected uses and waiting for them,
+// joining by file, choosing an engine by node, waiting for a part of a request, and being told by
+// `poll` or an eventfd. Numbers and fields of these are not used again.
 #define LIBCOPY_ABI_VERSION 3
 
 // ioctl type ("magic") of every command.
@@ -56,13 +56,13 @@
 // `libcopy_engine_info.kind`: a kernel thread (module parameter `engine=kthread`).
 #define LIBCOPY_ENGINE_KTHREAD 2
 
-// `libcopy_engine_info.kind`: a thread of the process that submits (a module built with `LIBCOPY_ENGINES=n`, which has
-// no other engine).
+// `libcopy_engine_info.kind`: a thread of the process that submits (a module built with
+// `LIBCOPY_ENGINES=n`, which has no other engine).
 #define LIBCOPY_ENGINE_WORKER 3
 
 // `libcopy_request_submit.flags`: compare CRC32C of source and destination when everything is copied.
-// What differs is copied again by a CPU; what still differs fails with `EIO`. Until the end, `done` and
-// `front` then say only what was copied.
+// What differs is copied again by a CPU; what still differs fails with `EIO`. Until the end,
+// `done` and `front` then say only what was copied.
 #define LIBCOPY_SUBMIT_VERIFY (1 << 0)
 
 // `libcopy_request_wait.flags`: forget the request if it has ended (whether well or not).
@@ -192,8 +192,8 @@
 //   its creator's.
 #define LIBCOPY_DOMAIN_JOIN 0xC020CC02U
 
-// Leaves the domain in good order: the caller's requests are cancelled (see `LIBCOPY_REQUEST_CANCEL`), its
-// regions are destroyed. Only the calling process leaves; others that share the file stay.
+// Leaves the domain in good order: the caller's requests are cancelled (see `LIBCOPY_REQUEST_CANCEL`),
+// its regions are destroyed. Only the calling process leaves; others that share the file stay.
 //
 // Takes `libcopy_domain_leave`.
 #define LIBCOPY_DOMAIN_LEAVE 0xC008CC03U
@@ -210,8 +210,8 @@
 //   ordinary files.
 // - `ENOMEM`: the owner's `RLIMIT_MEMLOCK` would be exceeded (see `mlock(2)`), or no memory. Pages
 //   count once for each piece that touches them, and a region without bytes as one. What requests
-//   still hold of regions that the user's processes have taken back counts, too. The processes of a
-//   user pin at most twice as much as the machine has.
+//   still hold of regions that the user's processes have taken back counts, too. The processes of
+//   a user pin at most twice as much as the machine has.
 // - `ENOSPC`: the domain has as many regions as the parameter `max_regions` allows, or the user's
 //   processes have 65,536 together, those kept for reuse included.
 // - `EOVERFLOW`: the lengths add up to more than `LIBCOPY_MAX_REGION_BYTES`.
@@ -234,33 +234,36 @@
 //
 // - `ENOENT`: no such region.
 // - `EOWNERDEAD`: the owner is gone, and the region with it.
-// - `EINTR`, `ENOMEM`: a signal arrived, or memory was short, before it was known whether the owner's memory has
-//   changed. That says nothing about it (`LIBCOPY_STATE_STALE` would); ask again.
+// - `EINTR`, `ENOMEM`: a signal arrived, or memory was short, before it was known whether the
+//   owner's memory has changed. That says nothing about it (`LIBCOPY_STATE_STALE` would); ask again.
 #define LIBCOPY_REGION_INFO 0xC030CC07U
 
 // Copies between a region and the caller's memory.
 //
-// Takes `libcopy_region_copy` with exactly one of `LIBCOPY_COPY_FROM_REGION` and `LIBCOPY_COPY_TO_REGION`; `done` returns
-// the bytes copied. The copy moves `length` bytes, starting at byte `offset` of the region's
-// pieces laid end to end, to or from the caller's pieces laid end to end, which may hold more. With
-// `region_iov` it is vectored on the region's side, too: the bytes are those of the ranges that `region_iov`
-// lists, laid end to end, which may hold more; a range begins `base` bytes behind `offset`. With `block_len` the
-// ranges are `region_iov_count` blocks of that many bytes each, whose offsets, relative to `offset`, are given in one
-// of two ways: `region_iov` is an array of 32-bit signed numbers, or it is zero, and each block begins `stride` bytes
-// behind the one before it. Blocks are looked at as the copy comes to them, those of an array in groups: one that is not
-// wholly in the region, and an array that cannot be read on, end the copy before that block or group.
-// It may end early with `done < length` and success when a signal arrives, the caller's memory
-// faults or a block is outside half way, or `LIBCOPY_MAX_COPY_BYTES` were copied; call again for the rest. No lock is held
-// while bytes move.
+// Takes `libcopy_region_copy` with exactly one of `LIBCOPY_COPY_FROM_REGION` and `LIBCOPY_COPY_TO_REGION`; `done`
+// returns the bytes copied. The copy moves `length` bytes, starting at byte `offset` of the
+// region's pieces laid end to end, to or from the caller's pieces laid end to end, which may hold
+// more. With `region_iov` it is vectored on the region's side, too: the bytes are those of the
+// ranges that `region_iov` lists, laid end to end, which may hold more; a range begins `base`
+// bytes behind `offset`. With `block_len` the ranges are `region_iov_count` blocks of that many
+// bytes each, whose offsets, relative to `offset`, are given in one of two ways: `region_iov` is
+// an array of 32-bit signed numbers, or it is zero, and each block begins `stride` bytes behind
+// the one before it. Blocks are looked at as the copy comes to them, those of an array in groups:
+// one that is not wholly in the region, and an array that cannot be read on, end the copy before
+// that block or group. It may end early with `done < length` and success when a signal arrives,
+// the caller's memory faults or a block is outside half way, or `LIBCOPY_MAX_COPY_BYTES` were copied;
+// call again for the rest. No lock is held while bytes move.
 //
 // - `ENOENT`: no such region.
 // - `EACCES`: the region's rights do not allow this direction.
-// - `ERANGE`: `offset + length`, or one of the ranges, is beyond the end of the region; `offset` is, or `stride` is
-//   longer than any region, with blocks; or the first block is outside, and nothing was copied.
-// - `EINVAL`: not exactly one direction, more than `LIBCOPY_MAX_IOV` pieces or ranges that are not blocks, pieces or ranges
-//   that hold fewer than `length` bytes, `region_iov` or `stride` without ranges, or `stride` without blocks or with an array.
-// - `EFAULT`: the caller's memory cannot be read or written, or the region's has lost what was in it, and
+// - `ERANGE`: `offset + length`, or one of the ranges, is beyond the end of the region; `offset`
+//   is, or `stride` is longer than any region, with blocks; or the first block is outside, and
 //   nothing was copied.
+// - `EINVAL`: not exactly one direction, more than `LIBCOPY_MAX_IOV` pieces or ranges that are not
+//   blocks, pieces or ranges that hold fewer than `length` bytes, `region_iov` or `stride` without
+//   ranges, or `stride` without blocks or with an array.
+// - `EFAULT`: the caller's memory cannot be read or written, or the region's has lost what was in
+//   it, and nothing was copied.
 // - `ESTALE`: the owner unmapped or replaced the memory.
 // - `EOWNERDEAD`: the owner is gone.
 #define LIBCOPY_REGION_COPY 0xC048CC09U
@@ -270,14 +273,14 @@
 // Takes `libcopy_region_attach`. Then `mmap(NULL, map_length, prot, MAP_SHARED, fd, map_offset)` maps the
 // region's pages; the first byte of the region is `data_offset` bytes into the mapping. The
 // mapping stays valid, and its pages pinned, until it is unmapped, whatever happens to the owner.
-// Memory that can be stored to can be loaded from, so that attaching always takes
-// `LIBCOPY_RIGHT_READ`. All pages of the region count against the `RLIMIT_MEMLOCK` of the process that maps
-// it, together with what else its user has attached; what the user has attached already is free.
-// `mmap` itself fails with `ENOMEM` beyond that limit, `EACCES` where the rights do not cover the
-// protection, `EINVAL` for a private mapping or a length beyond the end, `ENOENT`, `EOWNERDEAD` or
-// `ENOTCONN` if the region or the domain is gone meanwhile, `EOPNOTSUPP` as below, and `ESTALE` if a
-// change of the owner's memory was announced since this call: repeat it, and it tells whether the
-// change was real.
+// Memory that can be stored to can be loaded from, so that attaching always takes `LIBCOPY_RIGHT_READ`.
+// All pages of the region count against the `RLIMIT_MEMLOCK` of the process that maps it, together
+// with what else its user has attached; what the user has attached already is free. `mmap` itself
+// fails with `ENOMEM` beyond that limit, `EACCES` where the rights do not cover the protection,
+// `EINVAL` for a private mapping or a length beyond the end, `ENOENT`, `EOWNERDEAD` or `ENOTCONN`
+// if the region or the domain is gone meanwhile, `EOPNOTSUPP` as below, and `ESTALE` if a change
+// of the owner's memory was announced since this call: repeat it, and it tells whether the change
+// was real.
 //
 // - `ENOENT`: no such region.
 // - `EINVAL`: no access asked for.
@@ -288,32 +291,33 @@
 
 // Describes one engine.
 //
-// Takes `libcopy_engine_info` with an `index` from 0 to `libcopy_info.engines` less 1. Works on a file without a
-// domain. Engines are looked for by this call and by `LIBCOPY_GET_INFO`; their channels are acquired when
-// the first request needs them. An engine that has gone keeps its index, with no channels.
+// Takes `libcopy_engine_info` with an `index` from 0 to `libcopy_info.engines` less 1. Works on a file without
+// a domain. Engines are looked for by this call and by `LIBCOPY_GET_INFO`; their channels are acquired
+// when the first request needs them. An engine that has gone keeps its index, with no channels.
 //
 // - `ENOENT`: there is no engine with this index.
 #define LIBCOPY_ENGINE_INFO 0xC078CC0BU
 
 // Gives a transfer between two regions to an engine and returns at once; neither region needs to
-// be the caller's. The engine is one near the caller, its channel the one that the caller's process
-// was given (round-robin). Both regions stay pinned until the request has ended, whatever happens
-// to their owners; if one of those dies, the request ends with `EOWNERDEAD`. If an engine fails, or
-// does not answer within the parameter `engine_deadline_ms`, a CPU copies what is missing.
+// be the caller's. The engine is one near the caller, its channel the one that the caller's
+// process was given (round-robin). Both regions stay pinned until the request has ended, whatever
+// happens to their owners; if one of those dies, the request ends with `EOWNERDEAD`. If an engine
+// fails, or does not answer within the parameter `engine_deadline_ms`, a CPU copies what is
+// missing.
 //
-// Takes `libcopy_request_submit`, returns `id`, `fragment_pages` and `engine` in it. The request lives until
-// `LIBCOPY_REQUEST_WAIT` releases it, until `LIBCOPY_REQUEST_CANCEL`, or until its submitter is gone.
+// Takes `libcopy_request_submit`, returns `id`, `fragment_pages` and `engine` in it. The request lives
+// until `LIBCOPY_REQUEST_WAIT` releases it, until `LIBCOPY_REQUEST_CANCEL`, or until its submitter is gone.
 //
 // - `ENOENT`, `ERANGE`, `ESTALE`, `EOWNERDEAD`: as for `LIBCOPY_REGION_COPY`, for either region.
 // - `EACCES`: the source lacks `LIBCOPY_RIGHT_READ` or the destination `LIBCOPY_RIGHT_WRITE`.
 // - `EINVAL`: source and destination overlap within one region, or `fragment_pages` is above
 //   `LIBCOPY_MAX_FRAGMENT_PAGES`.
 // - `ENODEV`: there is no engine: let a CPU copy (`LIBCOPY_REGION_COPY`).
-// - `EAGAIN`: the caller's process, user or cgroup may have no more threads (`RLIMIT_NPROC`, `pids.max`), and one is
-//   needed for what engines leave to CPUs: let a CPU copy.
-// - `ENOSPC`: the domain has `LIBCOPY_MAX_REQUESTS` requests that were not released, or the processes of the
-//   caller's user have submitted as many as the parameter `max_user_requests` says; a request that was
-//   released counts until engines are through with it.
+// - `EAGAIN`: the caller's process, user or cgroup may have no more threads (`RLIMIT_NPROC`,
+//   `pids.max`), and one is needed for what engines leave to CPUs: let a CPU copy.
+// - `ENOSPC`: the domain has `LIBCOPY_MAX_REQUESTS` requests that were not released, or the processes of
+//   the caller's user have submitted as many as the parameter `max_user_requests` says; a request
+//   that was released counts until engines are through with it.
 // - `ESHUTDOWN`: another thread has just left the domain for this process.
 #define LIBCOPY_REQUEST_SUBMIT 0xC040CC0CU
 
@@ -325,17 +329,17 @@
 //
 // - `ENOENT`: no such request.
 // - `EPERM`: `LIBCOPY_REQUEST_RELEASE` by a process that did not submit it.
-// - `ETIMEDOUT`: the time is over. This error, and `EINTR`, are returned only if the request has not
-//   ended: with `LIBCOPY_REQUEST_RELEASE` it is still there.
+// - `ETIMEDOUT`: the time is over. This error, and `EINTR`, are returned only if the request has
+//   not ended: with `LIBCOPY_REQUEST_RELEASE` it is still there.
 // - `EOWNERDEAD`: the owner of a region died before everything was copied.
 // - `EIO`: verification found a difference that copying again did not mend.
 // - `ECANCELED`: the request was cancelled, or its submitter is gone.
 #define LIBCOPY_REQUEST_WAIT 0xC030CC0DU
 
-// Switches a request from the engine to CPUs: the engine claims no more fragments, the caller copies
-// what nobody has claimed, and what others have claimed is waited for. Nothing is copied twice.
-// Any member of the domain may do this, several may share the work, and it may be called from a
-// signal handler. When it returns without error, every byte is in place.
+// Switches a request from the engine to CPUs: the engine claims no more fragments, the caller
+// copies what nobody has claimed, and what others have claimed is waited for. Nothing is copied
+// twice. Any member of the domain may do this, several may share the work, and it may be called
+// from a signal handler. When it returns without error, every byte is in place.
 //
 // Takes `libcopy_request_switch`; `copied` is what this call has copied. Errors as for `LIBCOPY_REQUEST_WAIT`;
 // after `EINTR` call again.
@@ -480,16 +484,18 @@ struct libcopy_region_copy {
   uint64_t iov;
   // In: number of pieces, 0 to `LIBCOPY_MAX_IOV`.
   uint32_t iov_count;
-  // In: number of ranges of the region, 0 to `LIBCOPY_MAX_IOV`; 0: one of `length` bytes. Of blocks, any number.
+  // In: number of ranges of the region, 0 to `LIBCOPY_MAX_IOV`; 0: one of `length` bytes. Of blocks,
+  // any number.
   uint32_t region_iov_count;
   // Out: bytes copied.
   uint64_t done;
-  // In: address of an array of `libcopy_piece` whose `base` counts from `offset`, or of the 32-bit offsets of blocks; zero
-  // without ranges, and for blocks at equal distances.
+  // In: address of an array of `libcopy_piece` whose `base` counts from `offset`, or of the 32-bit
+  // offsets of blocks; zero without ranges, and for blocks at equal distances.
   uint64_t region_iov;
   // In: bytes of each block; zero if the ranges are no blocks.
   uint64_t block_len;
-  // In: bytes from the beginning of a block to that of the next one, without an array; zero otherwise.
+  // In: bytes from the beginning of a block to that of the next one, without an array; zero
+  // otherwise.
   int64_t stride;
 };
 

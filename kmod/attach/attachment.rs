@@ -2,8 +2,9 @@
 
 //! [`Attachment`]: a region's pages in a peer's address space, for load and store.
 //!
-//! The pages stay for as long as they are attached, whatever becomes of their owner. So who attaches them
-//! pays for them, see [`crate::memory::account`]. The VMAs are in vma.rs, their faults in fault.rs.
+//! The pages stay for as long as they are attached, whatever becomes of their owner. So who
+//! attaches them pays for them, see [`crate::memory::account`]. The VMAs are in vma.rs, their
+//! faults in fault.rs.
 
 use crate::base::errno;
 use crate::base::shim;
@@ -45,8 +46,8 @@ impl_has_work! {
 impl WorkItem for Attachment {
     type Pointer = Arc<Attachment>;
 
-    // Unpinning waits for the owner's invalidations, which is not possible under the lock that a VMA is
-    // closed under; so the last reference is dropped here.
+    // Unpinning waits for the owner's invalidations, which is not possible under the lock that a
+    // VMA is closed under; so the last reference is dropped here.
     fn run(this: Arc<Attachment>) {
         drop(this);
     }
@@ -104,8 +105,8 @@ impl Room {
         ))
     }
 
-    /// What is to be shown in the caller's new VMA of a region, from page `first` on: allowed, and paid for. One VMA
-    /// is counted.
+    /// What is to be shown in the caller's new VMA of a region, from page `first` on: allowed, and
+    /// paid for. One VMA is counted.
     pub(crate) fn fill(
         self,
         region: Arc<Region>,
@@ -147,8 +148,8 @@ impl Attachment {
     ///
     /// `vma` is one of ours, counted as showing it for `'a`.
     pub(crate) unsafe fn of<'a>(vma: *mut bindings::vm_area_struct) -> &'a Self {
-        // SAFETY: A VMA of ours has the pointer in its private data; the reference that all VMAs own together
-        // stays while one of them is counted.
+        // SAFETY: A VMA of ours has the pointer in its private data; the reference that all VMAs
+        // own together stays while one of them is counted.
         unsafe { &*(*vma).vm_private_data.cast() }
     }
 

@@ -2,8 +2,8 @@
 
 //! [`Fault`]: a page of an attachment is touched for the first time.
 //!
-//! The memory manager calls with the VMA locked. The pages are pinned already: nothing is allocated but page tables,
-//! and nothing is waited for.
+//! The memory manager calls with the VMA locked. The pages are pinned already: nothing is allocated
+//! but page tables, and nothing is waited for.
 
 use crate::attach::attachment::{decode, Attachment};
 use crate::base::shim;
@@ -31,8 +31,8 @@ impl Fault<'_> {
     ///
     /// `vmf` is what the memory manager passed, and the result is not kept beyond the fault.
     unsafe fn read(vmf: *mut bindings::vm_fault) -> Option<Self> {
-        // SAFETY: The memory manager's `vmf` is valid; its VMA is ours and locked for the duration of the fault,
-        // so that it is not closed and stays counted.
+        // SAFETY: The memory manager's `vmf` is valid; its VMA is ours and locked for the duration
+        // of the fault, so that it is not closed and stays counted.
         unsafe {
             let fault = &(*vmf).__bindgen_anon_1;
             let range = &(*fault.vma).__bindgen_anon_1.__bindgen_anon_1;
@@ -90,8 +90,8 @@ pub(crate) unsafe extern "C" fn vma_fault(vmf: *mut bindings::vm_fault) -> bindi
     ret
 }
 
-/// The same, while nothing else is mapped in the surrounding huge page. Only where the architecture can
-/// mark such an entry as one whose page is not to be looked at.
+/// The same, while nothing else is mapped in the surrounding huge page. Only where the architecture
+/// can mark such an entry as one whose page is not to be looked at.
 ///
 /// # Safety
 ///

@@ -2,8 +2,8 @@
 
 //! The VMAs that show an attachment: how one is set up, copied and closed.
 //!
-//! The memory manager calls with the address space locked. So nothing is unpinned here: the last VMA leaves its
-//! reference to the workqueue.
+//! The memory manager calls with the address space locked. So nothing is unpinned here: the last
+//! VMA leaves its reference to the workqueue.
 
 use crate::attach::attachment::{Attachment, Room};
 use crate::attach::fault::vma_fault;
@@ -78,8 +78,8 @@ unsafe extern "C" fn vma_close(vma: *mut bindings::vm_area_struct) {
     let _ = workqueue::enqueue(held);
 }
 
-/// Chooses where to map: an address that is as far past a huge-page boundary as the offset says. A kernel without
-/// huge pages leaves that to its memory manager.
+/// Chooses where to map: an address that is as far past a huge-page boundary as the offset says. A
+/// kernel without huge pages leaves that to its memory manager.
 ///
 /// # Safety
 ///

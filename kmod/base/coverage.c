@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Which basic blocks of the module's Rust have run: only in a module that is made with COVERAGE=1
- * (see Kbuild), whose compiler has each block call __sanitizer_cov_trace_pc() first. Unlike kcov, which
- * records the system calls of one thread, this sees callbacks, workqueues and threads as well, and
- * needs nothing of the kernel.
+ * (see Kbuild), whose compiler has each block call __sanitizer_cov_trace_pc() first. Unlike kcov,
+ * which records the system calls of one thread, this sees callbacks, workqueues and threads as
+ * well, and needs nothing of the kernel.
  *
- * The parameter "coverage" lists the blocks, one a line: the address where the call returns to, and 1
- * if it has. A page of text is what one reading gives; the next goes on behind it, and an empty one is
- * the end. What is written to it is the offset in the module's text where the next reading begins.
+ * The parameter "coverage" lists the blocks, one a line: the address where the call returns to, and
+ * 1 if it has. A page of text is what one reading gives; the next goes on behind it, and an empty
+ * one is the end. What is written to it is the offset in the module's text where the next reading
+ * begins.
  */
 #include <linux/bitmap.h>
 #include <linux/bitops.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /* What bindgen makes declarations for Rust from. */
-#ifdef LIBCOPY_ENGINES
+#ifdef CONFIG_LIBCOPY_ENGINES
 #include "../engine/dma.h"
 #endif
 #include "params.h"

@@ -2,8 +2,8 @@
 
 //! [`Few`]: a list that allocates nothing while it has one element.
 //!
-//! Most regions are one piece of memory, which is one span of pages and, in a huge page, one run. An
-//! allocation that is charged to a cgroup costs more than what is done with the element.
+//! Most regions are one piece of memory, which is one span of pages and, in a huge page, one run.
+//! An allocation that is charged to a cgroup costs more than what is done with the element.
 
 use core::ops::{Deref, DerefMut};
 use kernel::alloc::{AllocError, Flags};

@@ -36,7 +36,8 @@ unsafe impl Backend for IrqBackend {
     type GuardState = usize;
 
     unsafe fn init(ptr: *mut Self::State, name: *const c_char, key: *mut bindings::lock_class_key) {
-        // SAFETY: `Backend::init` is called with memory for a lock, and with a name and a class that stay.
+        // SAFETY: `Backend::init` is called with memory for a lock, and with a name and a class
+        // that stay.
         unsafe { bindings::__spin_lock_init(ptr, name, key) }
     }
 

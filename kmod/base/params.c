@@ -8,7 +8,7 @@
 
 #include "params.h"
 
-#ifdef LIBCOPY_ENGINES
+#ifdef CONFIG_LIBCOPY_ENGINES
 #define ENGINE_HELP "auto (DMA engines, the default), kthread (kernel threads, one per NUMA node), off"
 #else
 #define ENGINE_HELP "auto (a thread of the process that submits, the default), off"
@@ -18,10 +18,11 @@
 static const char *const engine_names[] = {
 	"auto",
 	"off",
-#ifdef LIBCOPY_ENGINES
+#ifdef CONFIG_LIBCOPY_ENGINES
 	"kthread",
 #endif
 };
+
 static int engine;
 
 static int engine_set(const char *text, const struct kernel_param *param)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The module's parameters in one place, those of `params.c` included; `modinfo libcopy` lists them.
+//! The module's parameters in one place, those of `params.c` included; `modinfo libcopy` lists
+//! them.
 
 use crate::base::declarations as raw;
 use crate::module_parameters;
@@ -53,7 +54,8 @@ pub(crate) fn engine_depth() -> u32 {
     unsafe { raw::libcopy_param_depth() }
 }
 
-/// Nanoseconds after which a fragment is given up: the parameter `engine_deadline_ms` within its bounds.
+/// Nanoseconds after which a fragment is given up: the parameter `engine_deadline_ms` within its
+/// bounds.
 pub(crate) fn engine_deadline() -> i64 {
     // SAFETY: No preconditions.
     let milliseconds = unsafe { raw::libcopy_param_deadline_ms() };

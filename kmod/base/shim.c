@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Thin C around kernel macros and inline functions; see shim.h. No policy lives here, but that a thread runs on
- * the CPUs of its node.
+ * Thin C around kernel macros and inline functions; see shim.h. No policy lives here, but that a
+ * thread runs on the CPUs of its node.
  */
 #include <linux/capability.h>
 #include <linux/crc32.h>
@@ -28,7 +28,7 @@
 
 #include "shim.h"
 
-/* Region memory is addressed through the kernel's direct map, and sizes of user space are 64 bits wide. */
+/* Region memory is in the direct map of the kernel, and sizes of user space are 64 bits wide. */
 #if defined(CONFIG_HIGHMEM) || !defined(CONFIG_64BIT)
 #error "libcopy needs a 64-bit kernel, whose direct map covers all memory"
 #endif
@@ -54,8 +54,9 @@ size_t libcopy_same_pages(struct mm_struct *mm, unsigned long start, struct page
 	size_t same = 0;
 #ifdef CONFIG_HMM_MIRROR
 	/*
-	 * hmm_range_fault() takes the address space and a sequence number from it, and gives up when that has
-	 * changed. Ours never does: changes are told by the mmu_notifier, see watch.rs.
+	 * hmm_range_fault() takes the address space and a sequence number from it, and gives up
+	 * when that has changed. Ours never does: changes are told by the mmu_notifier, see
+	 * watch.rs.
 	 */
 	struct mmu_interval_notifier still = { .mm = mm };
 	struct hmm_range range = {
@@ -90,8 +91,9 @@ struct mmu_notifier *libcopy_notifier_get(const struct mmu_notifier_ops *ops, st
 }
 
 /*
- * Pins pages of another process, which are brought in if they are absent. That may be up to somebody
- * who never answers (userfaultfd, FUSE): the wait is without the lock and ends with a signal.
+ * Pins pages of another process, which are brought in if they are absent. That may be up to
+ * somebody who never answers (userfaultfd, FUSE): the wait is without the lock and ends with a
+ * signal.
  */
 long libcopy_pin_remote(struct mm_struct *mm, unsigned long start, size_t count,
 			unsigned int flags, struct page **pages)
@@ -108,8 +110,9 @@ long libcopy_pin_remote(struct mm_struct *mm, unsigned long start, size_t count,
 }
 
 /*
- * An address of the caller without what its architecture ignores (LAM, TBI). The mask of the address
- * space is looked at under its lock, as everywhere outside uaccess; ordinary addresses do not need it.
+ * An address of the caller without what its architecture ignores (LAM, TBI). The mask of the
+ * address space is looked at under its lock, as everywhere outside uaccess; ordinary addresses do
+ * not need it.
  */
 unsigned long libcopy_untagged_addr(unsigned long address)
 {
@@ -122,8 +125,8 @@ unsigned long libcopy_untagged_addr(unsigned long address)
 }
 
 /*
- * Whether the caller may wait for a process: it is one itself, and not in an interrupt. A user worker is waited for by
- * whoever waits for the end of its process.
+ * Whether the caller may wait for a process: it is one itself, and not in an interrupt. A user
+ * worker is waited for by whoever waits for the end of its process.
  */
 bool libcopy_may_wait(void)
 {
@@ -369,9 +372,10 @@ u32 libcopy_crc32c(u32 crc, const void *data, size_t len)
 #define go_on(n) (from += (n), at += (n), len -= (n))
 
 /*
- * Copies @count short pieces of kernel memory, @total bytes together, to where @to is, and moves it behind them.
- * Access to user memory is opened once for all of them, and no byte is copied twice. Returns @total; or 0 if @to is
- * not one range of user memory, or not all of it can be written: then @to is where it was.
+ * Copies @count short pieces of kernel memory, @total bytes together, to where @to is, and moves it
+ * behind them. Access to user memory is opened once for all of them, and no byte is copied twice.
+ * Returns @total; or 0 if @to is not one range of user memory, or not all of it can be written:
+ * then @to is where it was.
  */
 size_t libcopy_copy_pieces_to_iter(const struct kvec *pieces, size_t count, size_t total,
 				   struct iov_iter *to)

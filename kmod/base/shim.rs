@@ -38,8 +38,8 @@ pub(crate) unsafe fn page_to_pfn(page: *mut bindings::page) -> usize {
 }
 
 /// How many pages from `start` on, of those expected, the page tables show, as far as that can be
-/// seen without faulting anything in (`mm/hmm.c`, `hmm_range_fault()`). Addresses without a mapping show no
-/// page. The caller has not locked the address space.
+/// seen without faulting anything in (`mm/hmm.c`, `hmm_range_fault()`). Addresses without a mapping
+/// show no page. The caller has not locked the address space.
 pub(crate) fn same_pages(
     mm: &MmWithUser,
     start: usize,
@@ -59,8 +59,8 @@ pub(crate) fn same_pages(
     }
 }
 
-/// The notifier with these operations of an address space, which is registered if it has none; counts a user of it.
-/// Waits killably for the address space's lock.
+/// The notifier with these operations of an address space, which is registered if it has none;
+/// counts a user of it. Waits killably for the address space's lock.
 ///
 /// # Safety
 ///
@@ -69,20 +69,22 @@ pub(crate) unsafe fn notifier_get(
     ops: &'static bindings::mmu_notifier_ops,
     mm: &MmWithUser,
 ) -> Result<NonNull<bindings::mmu_notifier>> {
-    // SAFETY: The address space is alive; the operations are as asked for by this function's clause.
+    // SAFETY: The address space is alive; the operations are as asked for by this function's
+    // clause.
     let raw = unsafe { raw::libcopy_notifier_get(ops, mm.as_raw()) };
     NonNull::new(kernel::error::from_err_ptr(raw)?).ok_or(ENOMEM)
 }
 
-/// Waits for callbacks of notifiers that have begun, and until those are freed that are not registered any more.
+/// Waits for callbacks of notifiers that have begun, and until those are freed that are not
+/// registered any more.
 pub(crate) fn notifiers_synchronize() {
     // SAFETY: No preconditions but that it may sleep, as the unloading of the module may.
     unsafe { bindings::mmu_notifier_synchronize() };
 }
 
-/// Pins pages of the address space of another process, as many as fit into `pages`; returns how many
-/// from the first on. Waits killably, and without the address space's lock, for pages that somebody
-/// else must bring in.
+/// Pins pages of the address space of another process, as many as fit into `pages`; returns how
+/// many from the first on. Waits killably, and without the address space's lock, for pages that
+/// somebody else must bring in.
 ///
 /// - `EINTR`: a signal arrived.
 pub(crate) fn pin_remote(
@@ -104,8 +106,9 @@ pub(crate) fn pin_remote(
     usize::try_from(got).map_err(|_| Error::from_errno(got as i32))
 }
 
-/// An address of the calling process without the bits that its architecture ignores: the memory manager's
-/// notifiers, page numbers and comparisons know nothing of them. The caller has an address space.
+/// An address of the calling process without the bits that its architecture ignores: the memory
+/// manager's notifiers, page numbers and comparisons know nothing of them. The caller has an
+/// address space.
 pub(crate) fn untagged_address(address: u64) -> u64 {
     // SAFETY: Only ioctls call this: the caller has an address space, whose lock it does not hold.
     unsafe { raw::libcopy_untagged_addr(address as usize) as u64 }
@@ -184,7 +187,8 @@ pub(crate) fn now() -> i64 {
     i64::max(unsafe { bindings::ktime_get() }, 1)
 }
 
-/// Whether a warning may be logged: there were not too many of late. The kernel says how many there were not.
+/// Whether a warning may be logged: there were not too many of late. The kernel says how many there
+/// were not.
 pub(crate) fn may_warn() -> bool {
     // SAFETY: No preconditions.
     unsafe { raw::libcopy_may_warn() }
@@ -217,7 +221,8 @@ pub(crate) fn set_running() {
     unsafe { raw::libcopy_set_running() }
 }
 
-/// The calling kernel thread is frozen with the machine from now on, in [`try_to_freeze`] and where it waits freezably.
+/// The calling kernel thread is frozen with the machine from now on, in [`try_to_freeze`] and where
+/// it waits freezably.
 pub(crate) fn set_freezable() {
     // SAFETY: Called by kernel threads of ours, without locks.
     unsafe { raw::libcopy_set_freezable() }
@@ -295,9 +300,10 @@ pub(crate) unsafe fn unlock_irqrestore(lock: *mut bindings::spinlock_t, flags: u
     unsafe { raw::libcopy_unlock_irqrestore(lock, flags) }
 }
 
-/// Copies memory of the kernel's to what an iterator names, and moves the iterator behind it. Returns how many bytes: fewer
-/// where memory of the iterator's cannot be written, or where the memory has lost what was in it (a machine check that
-/// `lib/iov_iter.c` recovers from, where the processor can).
+/// Copies memory of the kernel's to what an iterator names, and moves the iterator behind it.
+/// Returns how many bytes: fewer where memory of the iterator's cannot be written, or where the
+/// memory has lost what was in it (a machine check that `lib/iov_iter.c` recovers from, where the
+/// processor can).
 ///
 /// # Safety
 ///
@@ -311,7 +317,8 @@ pub(crate) unsafe fn copy_to_iter(
     unsafe { raw::libcopy_copy_to_iter(from.cast(), len, to) }
 }
 
-/// Copies memory of the kernel's that may overlap; returns how many bytes, as [`copy_to_iter`] does.
+/// Copies memory of the kernel's that may overlap; returns how many bytes, as [`copy_to_iter`]
+/// does.
 ///
 /// # Safety
 ///
@@ -337,8 +344,9 @@ pub(crate) fn nap(milliseconds: u32) {
     unsafe { bindings::msleep(milliseconds) }
 }
 
-/// Copies short pieces, `total` bytes together, to user memory, and moves the iterator behind them. Returns `total`; or 0
-/// if the iterator is not one range of user memory, or not all of it can be written: then it is where it was.
+/// Copies short pieces, `total` bytes together, to user memory, and moves the iterator behind them.
+/// Returns `total`; or 0 if the iterator is not one range of user memory, or not all of it can be
+/// written: then it is where it was.
 ///
 /// # Safety
 ///
@@ -348,6 +356,7 @@ pub(crate) unsafe fn copy_pieces_to_iter(
     total: usize,
     to: &mut bindings::iov_iter,
 ) -> usize {
-    // SAFETY: The pieces are readable; the iterator is valid, and user memory is checked as it is written.
+    // SAFETY: The pieces are readable; the iterator is valid, and user memory is checked as it is
+    // written.
     unsafe { raw::libcopy_copy_pieces_to_iter(pieces.as_ptr(), pieces.len(), total, to) }
 }

@@ -42,7 +42,8 @@ counters! {
     ReuseHits => "reuse_hits",
     /// Regions whose pages had to be pinned.
     ReuseMisses => "reuse_misses",
-    /// Times that a process was found to have changed memory that was pinned: many changes may be one.
+    /// Times that a process was found to have changed memory that was pinned: many changes may be
+    /// one.
     Invalidations => "invalidations",
     /// Bytes copied out of regions.
     BytesFromRegion => "bytes_from_region",
@@ -90,7 +91,8 @@ counters! {
     Quarantined => "channels_quarantined",
     /// Times that a channel came back into service.
     Restored => "channels_restored",
-    /// Most entries of a channel's queue that were looked at with its lock held, and interrupts off.
+    /// Most entries of a channel's queue that were looked at with its lock held, and interrupts
+    /// off.
     LongestHold => "longest_hold_entries",
 }
 

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The module's own workqueues: what a callback of the memory manager or a closing VMA must not do itself.
+//! The module's own workqueues: what a callback of the memory manager or a closing VMA must not do
+//! itself.
 //!
 //! A system-wide queue would not do: unloading has to wait until the last item has returned.
 //!
-//! What is on the first queue, which serves everybody, waits for nobody. Mappings are unpinned on a second one: that may
-//! wait for the lock of a page that was written to. A third one waits for user workers ([`crate::requests::copier`]) that end.
+//! What is on the first queue, which serves everybody, waits for nobody. Mappings are unpinned on a
+//! second one: that may wait for the lock of a page that was written to. A third one waits for user
+//! workers ([`crate::requests::copier`]) that end.
 //!
-//! All are there for as long as the device is registered and anything is queued, so that code which runs on
-//! behalf of an open file, or of what is queued, may enqueue.
+//! All are there for as long as the device is registered and anything is queued, so that code which
+//! runs on behalf of an open file, or of what is queued, may enqueue.
 
 use crate::base::shim;
 use kernel::bindings;
@@ -42,8 +44,8 @@ pub(crate) fn create() -> Result<Guard> {
     Ok(Guard([queue, unpinning, reaping]))
 }
 
-/// Puts something on the first queue. Does not sleep. Only for code that runs on behalf of an open file or of
-/// what is queued.
+/// Puts something on the first queue. Does not sleep. Only for code that runs on behalf of an open
+/// file or of what is queued.
 pub(crate) fn enqueue<W>(work: W) -> W::EnqueueOutput
 where
     W: RawWorkItem<0> + Send + 'static,
@@ -80,8 +82,9 @@ impl Owned {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // What is on the first may put something on the second. With the last mapping the last address space is given
-        // back; a callback that has begun before may still enqueue, which a queue that is being destroyed refuses.
+        // What is on the first may put something on the second. With the last mapping the last
+        // address space is given back; a callback that has begun before may still enqueue, which a
+        // queue that is being destroyed refuses.
         self.0.iter().for_each(Owned::flush);
         shim::notifiers_synchronize();
         self.0.iter().for_each(Owned::flush);

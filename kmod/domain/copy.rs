@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Copies by the CPU: a region, or ranges of it, to and from the caller's pieces, and region to region.
+//! Copies by the CPU: a region, or ranges of it, to and from the caller's pieces, and region to
+//! region.
 //!
 //! No lock is held while bytes move; a copy ends early, with what it has done so far, when a signal
 //! is pending, and gives way to other tasks between chunks.
@@ -176,8 +177,8 @@ pub(crate) fn region_copy(region: &Arc<Region>, args: &mut RegionCopy, ranges: &
     Ok(())
 }
 
-/// Whether there are as many bytes as are to be copied, and they are in the region, as far as that can be told before
-/// blocks are looked at.
+/// Whether there are as many bytes as are to be copied, and they are in the region, as far as that
+/// can be told before blocks are looked at.
 fn check_ranges(region: &Region, args: &RegionCopy, ranges: &Ranges) -> Result {
     let held = match ranges {
         Ranges::Whole => {
@@ -230,8 +231,8 @@ impl From<Stop> for Error {
     }
 }
 
-/// Short pieces of pinned memory whose bytes go to or come from the caller together: to open and close
-/// access to user memory costs more than to copy a few bytes.
+/// Short pieces of pinned memory whose bytes go to or come from the caller together: to open and
+/// close access to user memory costs more than to copy a few bytes.
 struct Batch {
     pieces: [bindings::kvec; BATCH_PIECES],
     count: usize,
@@ -279,8 +280,8 @@ impl Batch {
     }
 }
 
-/// Moves the bytes of pieces over a buffer: into any pieces of the caller's, or as far as its memory can be written; and
-/// out of the caller's memory. Returns how many.
+/// Moves the bytes of pieces over a buffer: into any pieces of the caller's, or as far as its
+/// memory can be written; and out of the caller's memory. Returns how many.
 ///
 /// # Safety
 ///
@@ -333,7 +334,8 @@ unsafe fn move_piece(
     user: &mut UserPieces<'_>,
     from_region: bool,
 ) -> usize {
-    // SAFETY: The memory is pinned and has `len` bytes; user memory is checked as the iterator comes to it.
+    // SAFETY: The memory is pinned and has `len` bytes; user memory is checked as the iterator
+    // comes to it.
     unsafe {
         if from_region {
             shim::copy_to_iter(address, len, &mut user.iter)
@@ -380,7 +382,8 @@ impl Mover<'_, '_> {
         self.flush().and(moved)
     }
 
-    /// Moves blocks whose offsets the caller lists, which are read and looked at as the copy comes to them.
+    /// Moves blocks whose offsets the caller lists, which are read and looked at as the copy comes
+    /// to them.
     fn listed_blocks(&mut self, args: &RegionCopy, address: usize) -> Result<(), Stop> {
         let bytes = args.region_iov_count as usize * size_of::<i32>();
         let mut reader = UserSlice::new(UserPtr::from_addr(address), bytes).reader();
@@ -427,8 +430,8 @@ impl Mover<'_, '_> {
         Ok(())
     }
 
-    /// Puts short pieces into the batch, as long as it has room for them and they lie in the run where the last piece was;
-    /// returns how many.
+    /// Puts short pieces into the batch, as long as it has room for them and they lie in the run
+    /// where the last piece was; returns how many.
     #[inline(always)]
     fn batch_pieces(
         &mut self,
@@ -470,7 +473,8 @@ impl Mover<'_, '_> {
         next - first
     }
 
-    /// Moves a range, which lies in the region, or puts it into the batch, as far as bytes are left.
+    /// Moves a range, which lies in the region, or puts it into the batch, as far as bytes are
+    /// left.
     fn range(&mut self, mut at: u64, len: u64) -> Result<(), Stop> {
         let end = at + u64::min(len, self.left as u64);
         while at < end {
@@ -528,8 +532,8 @@ impl Mover<'_, '_> {
     }
 }
 
-/// Copies a range between pinned memory along the runs of both sides, whatever signals there are, unless `stop`
-/// says so meanwhile. Returns whether all of it was copied.
+/// Copies a range between pinned memory along the runs of both sides, whatever signals there are,
+/// unless `stop` says so meanwhile. Returns whether all of it was copied.
 pub(crate) fn between(
     from: &PinnedPages,
     from_offset: u64,

@@ -5,8 +5,8 @@
 //! Membership is a capability: a process has it because it holds a file of the domain, or because
 //! it proved a random key *and* is the creator's user in the creator's user namespace.
 //!
-//! What the members have published is in [`crate::domain::regions`] and [`crate::requests::slots`]; [`crate::file::domains`] is the
-//! list of all domains.
+//! What the members have published is in [`crate::domain::regions`] and [`crate::requests::slots`];
+//! [`crate::file::domains`] is the list of all domains.
 
 use crate::base::stats::Stats;
 use crate::memory::user_namespace::UserNamespace;

@@ -8,9 +8,9 @@
 //! 2. `Member::state`
 //! 3. the table of regions (regions.rs), then the lock of the region array
 //!
-//! Those of requests and engines are described in request.rs, slots.rs and engines.rs; they are taken without
-//! holding any of these but the first. The shrinker only tries to lock `Member::state`, under which memory
-//! is allocated.
+//! Those of requests and engines are described in request.rs, slots.rs and engines.rs; they are
+//! taken without holding any of these but the first. The shrinker only tries to lock
+//! `Member::state`, under which memory is allocated.
 //!
 //! None of them is held while bytes are copied, or pages are pinned or released.
 
@@ -134,8 +134,8 @@ impl Member {
         true
     }
 
-    /// Takes the process out of the domain; what it leaves behind is for the caller, who comes first, to
-    /// end.
+    /// Takes the process out of the domain; what it leaves behind is for the caller, who comes
+    /// first, to end.
     pub(crate) fn leave(&self) -> Option<Estate> {
         self.left.store(true, Release);
         let mut state = self.state.lock();

@@ -2,39 +2,80 @@
 
 //! [`Channel`]: where requests wait for an engine, and what feeds them to it.
 //!
-//! A channel is a queue of requests, served in turn, fragment by fragment. A dmaengine channel is fed
-//! by [`Channel::pump`]: by the thread that submits a request, and from then on by the completion callback of
-//! the fragment before. A channel of a kernel thread is served by that thread.
+//! A channel is a queue of requests, served in turn, fragment by fragment. A dmaengine channel is
+//! fed by [`Channel::pump`]: by the thread that submits a request, and from then on by the
+//! completion callback of the fragment before. A channel of a kernel thread is served by that
+//! thread.
+//!
+//! # States
+//!
+//! Of a dmaengine channel ([`Service`]; what is in brackets is the function that changes it):
+//!
+//! ```text
+//!                     the first request acquires the hardware [acquire]
+//!            +------------------------------------------------------------+
+//!            |                                                            v
+//!        +------+      a descriptor ended badly, or the driver         +------+
+//!        | Idle |      did not accept one or refuses all lengths       |  Up  |<----------------+
+//!        +------+      [fail]                                          +------+                 |
+//!         |    ^           +----------------------------------------------+  |                  |
+//!         |    |           v                                                 | a fragment has   |
+//!    dmaengine |       +--------+                                            | been in work     |
+//!    offers it |       | Failed |      nothing more is submitted             | for longer than  |
+//!   to others, |       +--------+                                            | the deadline     |
+//!    or to us  |           |                                                 | [attend]         |
+//!     again    |           | the supervisor stops the hardware, and hands    |                  |
+//!    [offered] |           | over what the channel had [attend, recover]     |                  |
+//!         |    |           v                                                 |      a page was  |
+//!         |    |       +--------+                                            |     copied right |
+//!         |    |       |  Down  |<-------------------------------------------+         [prove]  |
+//!         |    |       |        |---------------------------------------------------------------+
+//!         |    |       +--------+
+//!         |    |         |    ^
+//!         |    |         +----+  not yet: tried again after a pause that doubles [prove]
+//!         v    |
+//!        +------+
+//!        | Gone |<-- from any other state: the device loses its driver, the parameter `engine`
+//!        +------+    says otherwise, or the module is unloaded [leave, stop, recover]
+//! ```
+//!
+//! Fragments are submitted in `Up` only, and the hardware works on them in `Up` and `Failed` only:
+//! who leaves these has stopped it. In `Down` it stays acquired if its driver can stop it. A
+//! channel that was acquired just when its device leaves, or whose device cannot be watched, goes
+//! from `Up` to `Gone` at once.
+//!
+//! The channel of a kernel thread is `Up` from [`Channel::start_thread`] to [`Channel::stop`],
+//! which makes it `Gone`; it starts from either `Idle` or `Gone`, and has no other state.
 //!
 //! # When the hardware fails
 //!
-//! A fragment that ends badly, or not in time, stops the channel: nothing more is submitted, and the
-//! supervisor ([`crate::engine::supervisor`]) calls [`Channel::recover`]. That stops the hardware first, so that
-//! no lost descriptor can write any more; only then are the fragments that are missing given to the
-//! threads of their submitters ([`crate::requests::copier`]) and the pages let go. What was not begun goes to
-//! another channel of the engine or of its node, to a CPU if there is none. The channel comes back when
-//! it has copied a page right.
+//! A fragment that ends badly, or not in time, stops the channel: nothing more is submitted, and
+//! the supervisor ([`crate::engine::supervisor`]) calls [`Channel::recover`]. That stops the
+//! hardware first, so that no lost descriptor can write any more; only then are the fragments that
+//! are missing given to the threads of their submitters ([`crate::requests::copier`]) and the pages
+//! let go. What was not begun goes to another channel of the engine or of its node, to a CPU if
+//! there is none. The channel comes back when it has copied a page right.
 //!
 //! Before the deadline there is a shorter time ([`STALL`]) after which nothing more is put behind a
 //! fragment that does not end: a driver may be resetting the channel just then.
 //!
 //! # When the ring is full
 //!
-//! A driver that has no descriptor is not broken: its ring is full. The fragment is blocked, keeps its
-//! slot and goes on where it stopped, before anything else is claimed: when a descriptor ends, or from
-//! the workqueue. Only a driver that gives none for [`PATIENCE`] milliseconds while it has none of ours
-//! wants shorter ones.
+//! A driver that has no descriptor is not broken: its ring is full. The fragment is blocked, keeps
+//! its slot and goes on where it stopped, before anything else is claimed: when a descriptor ends,
+//! or from the workqueue. Only a driver that gives none for [`PATIENCE`] milliseconds while it has
+//! none of ours wants shorter ones.
 //!
 //! # Locks, and what is bounded
 //!
-//! The lock order is in engines.rs. `Channel::queue` is taken in callbacks: under it nothing sleeps, no
-//! driver is called, no request ends and none is dropped. What is done under it is bounded
-//! ([`crate::engine::queue`]). A callback looks at [`ROUNDS`] times as many entries as one hold does, and
-//! leaves the rest to the workqueue.
+//! The lock order is in engines.rs. `Channel::queue` is taken in callbacks: under it nothing
+//! sleeps, no driver is called, no request ends and none is dropped. What is done under it is
+//! bounded ([`crate::engine::queue`]). A callback looks at [`ROUNDS`] times as many entries as one
+//! hold does, and leaves the rest to the workqueue.
 //!
-//! What is through ([`Queue::next_retired`]) is dropped by the workqueue, because dropping may unpin pages
-//! and unmap them; and by who takes the channel out of use, because the device must not be mapped any
-//! more when that returns.
+//! What is through ([`Queue::next_retired`]) is dropped by the workqueue, because dropping may
+//! unpin pages and unmap them; and by who takes the channel out of use, because the device must not
+//! be mapped any more when that returns.
 
 use crate::base::irqlock::{self, IrqLock};
 use crate::base::params;
@@ -61,8 +102,8 @@ use kernel::sync::{new_mutex, Arc, CondVar, Mutex};
 use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
 use kernel::{c_str, static_lock_class};
 
-/// Nanoseconds after which nothing is submitted behind a fragment in work. Less than the 100 ms after
-/// which `ioatdma` looks after its channels (`COMPLETION_TIMEOUT` in drivers/dma/ioat/dma.h).
+/// Nanoseconds after which nothing is submitted behind a fragment in work. Less than the 100 ms
+/// after which `ioatdma` looks after its channels (`COMPLETION_TIMEOUT` in drivers/dma/ioat/dma.h).
 const STALL: i64 = 50_000_000;
 
 /// Times that a call of `pump` looks at this many entries without finding a fragment.
@@ -94,7 +135,8 @@ pub(crate) struct Channel<J: Job> {
     unordered: Atomic<u32>,
     /// Whether the workqueue is to submit, because a callback must not.
     deferred: Atomic<u32>,
-    /// Whether a slot is blocked; what [`Queue::blocked`] says, for callbacks that look without the lock.
+    /// Whether a slot is blocked; what [`Queue::blocked`] says, for callbacks that look without the
+    /// lock.
     hindered: Atomic<u32>,
     /// Descriptors that were submitted, and that ended, since the hardware was stopped last.
     submitted: Atomic<u64>,
@@ -124,8 +166,8 @@ impl<J: Job> WorkItem for Channel<J> {
     // What is retired is dropped here, because that may unpin pages and unmap them.
     fn run(this: Arc<Channel<J>>) {
         let mut naps = 0;
-        // Bounded by what there is to submit: `pump` asks for another call only if it found something,
-        // or for as long as patience lasts.
+        // Bounded by what there is to submit: `pump` asks for another call only if it found
+        // something, or for as long as patience lasts.
         while this.deferred.xchg(0, Full) != 0 {
             let refused = this.pump(naps >= PATIENCE);
             shim::cond_resched_interrupted();
@@ -195,7 +237,8 @@ impl<J: Job> Channel<J> {
         self.queue.lock().service == Service::Gone
     }
 
-    /// Gives the channel a request. If it cannot take it, another channel or a CPU will do the work.
+    /// Gives the channel a request. If it cannot take it, another channel or a CPU will do the
+    /// work.
     pub(crate) fn submit(this: &Arc<Self>, request: &Arc<J>) {
         match Self::try_submit(this, request) {
             Ok(()) => {}
@@ -284,8 +327,8 @@ impl<J: Job> Channel<J> {
     /// Submits fragments until the channel has enough to do. Called by submitters and by callbacks;
     /// does not sleep unless a driver's submission does.
     ///
-    /// Returns whether the driver had no descriptor; then the workqueue tries again. A driver that has
-    /// none although it has none of ours either is told shorter ones if `impatient`.
+    /// Returns whether the driver had no descriptor; then the workqueue tries again. A driver that
+    /// has none although it has none of ours either is told shorter ones if `impatient`.
     fn pump(&self, impatient: bool) -> bool {
         let depth = params::engine_depth().clamp(1, MAX_DEPTH as u32);
         let chan = {
@@ -404,7 +447,8 @@ impl<J: Job> Channel<J> {
         unsafe { queue.done(&*raw) };
     }
 
-    /// Whether one of these slots has been in work for so long that nothing should be put behind it.
+    /// Whether one of these slots has been in work for so long that nothing should be put behind
+    /// it.
     fn stalled(&self, busy: u32) -> bool {
         let late = now() - STALL;
         // Bounded by `MAX_DEPTH`.
@@ -412,8 +456,8 @@ impl<J: Job> Channel<J> {
         slots.any(|(index, slot)| busy & (1 << index) != 0 && slot.is_late(late))
     }
 
-    /// Submits the descriptors of one fragment, a new one or the rest of one that is blocked; returns
-    /// whether there are any, too.
+    /// Submits the descriptors of one fragment, a new one or the rest of one that is blocked;
+    /// returns whether there are any, too.
     fn feed(&self, chan: *mut DmaChan, index: usize, new: Option<Task<J>>) -> (bool, Fed) {
         let slot = &self.slots[index];
         let fresh = new.is_some();
@@ -441,8 +485,8 @@ impl<J: Job> Channel<J> {
         let unordered = self.unordered.load(Relaxed) != 0;
         let most = self.engine.max_transfer() as usize;
         let (mut count, mut from_hint, mut to_hint) = (0, 0, 0);
-        // Bounded by the pieces of a fragment; interrupts are on where submitters call, and a callback's
-        // fragments are those that the parameter `engine_depth` allows.
+        // Bounded by the pieces of a fragment; interrupts are on where submitters call, and a
+        // callback's fragments are those that the parameter `engine_depth` allows.
         while task.submitted < length {
             let done = task.submitted;
             let (Some((from_address, from_len)), Some((to_address, to_len))) = (
@@ -458,9 +502,9 @@ impl<J: Job> Channel<J> {
             count += 1;
             slot.pending.fetch_add(1, Relaxed);
             self.submitted.fetch_add(1, Relaxed);
-            // SAFETY: The channel is acquired while we are counted as a submitter; the maps are held
-            // by the task, which stays until every callback came or the hardware was stopped; `done`
-            // is given its slot, which lives as long as the channel.
+            // SAFETY: The channel is acquired while we are counted as a submitter; the maps are
+            // held by the task, which stays until every callback came or the hardware was stopped;
+            // `done` is given its slot, which lives as long as the channel.
             let submitted = unsafe {
                 dmaengine::submit(
                     chan,
@@ -495,8 +539,8 @@ impl<J: Job> Channel<J> {
     ///
     /// # Safety
     ///
-    /// `param` is the slot that `feed` passed, of a channel that lives until its hardware is stopped;
-    /// `result` is valid or null.
+    /// `param` is the slot that `feed` passed, of a channel that lives until its hardware is
+    /// stopped; `result` is valid or null.
     unsafe extern "C" fn descriptor_done(param: *mut c_void, result: *const DmaResult) {
         let start = now();
         // SAFETY: `feed` passed a slot of a channel that lives until its hardware is stopped.
@@ -570,8 +614,8 @@ impl<J: Job> Channel<J> {
         supervisor::wake();
     }
 
-    /// Called from time to time by the supervisor: gives up what takes too long, repairs what failed.
-    /// Returns whether the channel needs watching.
+    /// Called from time to time by the supervisor: gives up what takes too long, repairs what
+    /// failed. Returns whether the channel needs watching.
     pub(crate) fn attend(&self) -> bool {
         let (service, busy) = {
             let queue = self.queue.lock();
@@ -711,7 +755,8 @@ impl<J: Job> Channel<J> {
         concerned
     }
 
-    /// Takes the channel out of use: what is in work is awaited or left to CPUs, the hardware is given back.
+    /// Takes the channel out of use: what is in work is awaited or left to CPUs, the hardware is
+    /// given back.
     pub(crate) fn stop(&self) {
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
@@ -755,8 +800,8 @@ impl<J: Job> Channel<J> {
 
     /// Has the workqueue drop what is retired, and submit if that was asked for. Does not sleep.
     fn work_later(&self) {
-        // SAFETY: Channels are only ever made inside an `Arc`, and the engine holds one reference for
-        // as long as anything can be in its queue; this adds one for the work.
+        // SAFETY: Channels are only ever made inside an `Arc`, and the engine holds one reference
+        // for as long as anything can be in its queue; this adds one for the work.
         let this = unsafe {
             let this = Arc::from_raw(core::ptr::from_ref(self));
             core::mem::forget(this.clone());

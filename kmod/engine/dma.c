@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Thin C around dmaengine and the DMA API; see dma.h. What is done with them is decided in Rust, but for three
- * things: only channels of coherent devices are offered (libcopy_dma_request), the functions of one PCI slot
- * are one engine (describe), and what is writable is mapped in both directions (direction).
+ * Thin C around dmaengine and the DMA API; see dma.h. What is done with them is decided in Rust,
+ * but for three things: only channels of coherent devices are offered (libcopy_dma_request), the
+ * functions of one PCI slot are one engine (describe), and what is writable is mapped in both
+ * directions (direction).
  */
 #include <linux/device.h>
 #include <linux/dma-map-ops.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * What the engines need of C: dmaengine, whose interface is inline functions and types that the
- * kernel's Rust bindings do not have, the DMA API, and bus notifications. dmaengine.rs makes them safe.
+ * kernel's Rust bindings do not have, the DMA API, and bus notifications. dmaengine.rs makes them
+ * safe.
  */
 #ifndef LIBCOPY_DMA_H
 #define LIBCOPY_DMA_H

@@ -82,8 +82,8 @@ impl DmaMap {
                 .all(|segment| (segment.address | segment.len as u64) & (alignment - 1) == 0)
     }
 
-    /// The contiguous bytes at `offset`: where the device finds them, and how many follow. `hint` is
-    /// where the caller was last and is updated.
+    /// The contiguous bytes at `offset`: where the device finds them, and how many follow. `hint`
+    /// is where the caller was last and is updated.
     pub(crate) fn locate(&self, offset: u64, hint: &mut usize) -> Option<(u64, usize)> {
         let inside = |segment: &Segment| {
             (segment.offset..segment.offset + segment.len as u64).contains(&offset)
@@ -101,7 +101,8 @@ impl DmaMap {
     /// Calls `each` for the pieces of a range.
     fn pieces(&self, offset: u64, length: u64, mut each: impl FnMut(u64, usize)) {
         let (mut done, mut hint) = (0, usize::MAX);
-        // In a callback, without a lock: bounded by the pages of a fragment, at most `MAX_FRAGMENT_PAGES`.
+        // In a callback, without a lock: bounded by the pages of a fragment, at most
+        // `MAX_FRAGMENT_PAGES`.
         while done < length {
             let Some((address, len)) = self.locate(offset + done, &mut hint) else {
                 return;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Safe faces of `dma.c` and `unbind.c`: dmaengine's channels, the DMA API, devices that lose their drivers.
+//! Safe faces of `dma.c` and `unbind.c`: dmaengine's channels, the DMA API, devices that lose their
+//! drivers.
 
 use crate::base::declarations as raw;
 pub(crate) use crate::base::declarations::{
@@ -90,8 +91,8 @@ impl Drop for Hardware {
 ///
 /// # Safety
 ///
-/// `chan` is acquired and stays so for the call; the addresses are mapped for its device until `done`
-/// was called or the channel was stopped; `param` is what `done` expects.
+/// `chan` is acquired and stays so for the call; the addresses are mapped for its device until
+/// `done` was called or the channel was stopped; `param` is what `done` expects.
 pub(crate) unsafe fn submit(
     chan: *mut DmaChan,
     to: u64,
@@ -136,8 +137,8 @@ pub(crate) fn callback_sleeps() -> bool {
 pub(crate) struct Watching(());
 
 impl Watching {
-    /// Starts; `leaves` is called before a device loses its driver, and with `true` when it has lost
-    /// it; it may sleep.
+    /// Starts; `leaves` is called before a device loses its driver, and with `true` when it has
+    /// lost it; it may sleep.
     pub(crate) fn start(leaves: unsafe extern "C" fn(*mut bindings::device, bool)) -> Result<Self> {
         // SAFETY: `leaves` stays until the module is unloaded, which is after `drop`.
         to_result(unsafe { raw::libcopy_dma_watch_start(Some(leaves)) })?;

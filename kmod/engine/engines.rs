@@ -9,17 +9,19 @@
 //!
 //! # Lock order of engines, channels and requests
 //!
-//! 0. `CHANGES`, which only who makes the list anew holds, while channels are stopped and threads started
+//! 0. `CHANGES`, which only who makes the list anew holds, while channels are stopped and threads
+//!    started
 //! 1. `ENGINES`, the list of engines and their channels: nothing is waited for under it
 //! 2. `Channel::held`, one at a time
 //! 3. `Engine::devices`
 //! 4. `DmaDevice::maps`
-//! 5. `LEAVING` (leaving.rs), the slots of slots.rs, dmaengine's own list of devices: nothing of ours is locked under them
+//! 5. `LEAVING` (leaving.rs), the slots of slots.rs, dmaengine's own list of devices: nothing of
+//!    ours is locked under them
 //! 6. `Channel::queue` and `Request::wait_lock`, which callbacks take; see channel.rs
 //!
-//! A device's unbind ([`device_leaves`]) takes them in the same order. It comes with the device locked,
-//! so that nobody waits for a device's lock with one of these held. None of them is held while another
-//! bus is put under watch, because that waits for notifiers, which take them.
+//! A device's unbind ([`device_leaves`]) takes them in the same order. It comes with the device
+//! locked, so that nobody waits for a device's lock with one of these held. None of them is held
+//! while another bus is put under watch, because that waits for notifiers, which take them.
 
 use crate::base::params::{self, EngineChoice};
 use crate::base::shim;
@@ -39,7 +41,8 @@ use kernel::sync::Arc;
 /// Channels that are looked at; a machine with more does not need them.
 const MAX_CHANNELS: usize = 512;
 
-/// Channels that most machines do not have more of: room for these is made without asking how many there are.
+/// Channels that most machines do not have more of: room for these is made without asking how many
+/// there are.
 const FEW_CHANNELS: usize = 16;
 
 /// An engine with its channels.
@@ -75,8 +78,8 @@ kernel::sync::global_lock! {
     unsafe(uninit) static CHANGES: Mutex<()> = ();
 }
 
-/// Makes the list what the parameter and the machine say. With `look`, looks for devices that came or
-/// went.
+/// Makes the list what the parameter and the machine say. With `look`, looks for devices that came
+/// or went.
 ///
 /// Who finds the parameter changed makes the change or waits for who does. Everybody else, and the
 /// supervisor, goes on with the list as it is: channels take long to stop.
@@ -94,7 +97,8 @@ fn update(look: bool) -> Result {
     if is_applied() {
         return Ok(());
     }
-    // Until it is made, the list is for no choice: nobody goes on with it, and what fails is tried again.
+    // Until it is made, the list is for no choice: nobody goes on with it, and what fails is tried
+    // again.
     ENGINES.lock().applied = None;
     for (index, engine) in each_engine().enumerate() {
         if engine.is_thread() != (choice == EngineChoice::Kthread) || choice == EngineChoice::Off {
@@ -280,8 +284,8 @@ pub(crate) fn submit(channel: &Arc<Channel<Request>>, request: &Arc<Request>) {
     Channel::submit(channel, request);
 }
 
-/// Gives a request whose channel does not work any more to another one of the same engine, or of its
-/// node. May sleep, and is called without locks.
+/// Gives a request whose channel does not work any more to another one of the same engine, or of
+/// its node. May sleep, and is called without locks.
 ///
 /// - `ENODEV`: there is none.
 pub(crate) fn pass_on(request: &Arc<Request>) -> Result {

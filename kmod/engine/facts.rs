@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! [`Engine`]: the facts of what moves bytes without the caller: a group of channels that are alike. Which there
-//! are, and which one works on a request, is in [`crate::engine::engines`].
+//! [`Engine`]: the facts of what moves bytes without the caller: a group of channels that are
+//! alike. Which there are, and which one works on a request, is in [`crate::engine::engines`].
 
 use crate::engine::dma_device::DmaDevice;
 use crate::engine::dmaengine::{Hardware, Info};
@@ -56,8 +56,9 @@ impl Engine {
         self.kind == ENGINE_KTHREAD
     }
 
-    /// Whether a channel of dmaengine is one of this engine's. Its number alone does not say so: dmaengine gives the
-    /// number of a device that went to the next one that comes, which may be another engine's.
+    /// Whether a channel of dmaengine is one of this engine's. Its number alone does not say so:
+    /// dmaengine gives the number of a device that went to the next one that comes, which may be
+    /// another engine's.
     pub(crate) fn has(&self, info: &Info) -> bool {
         self.kind == ENGINE_DMA
             && self.key == info.engine
@@ -75,8 +76,8 @@ impl Engine {
         self.max_transfer.load(Relaxed)
     }
 
-    /// The driver has no descriptors of `len` bytes: the next ones are shorter. Returns whether they
-    /// can be.
+    /// The driver has no descriptors of `len` bytes: the next ones are shorter. Returns whether
+    /// they can be.
     pub(crate) fn refused(&self, len: usize) -> bool {
         let shorter = u64::max(len as u64 / 2, 4096);
         if shorter < len as u64 {
@@ -124,8 +125,8 @@ impl Engine {
         }
     }
 
-    /// Takes back what is mapped for a device if it is losing its driver: its notifier may have come
-    /// before the device was known.
+    /// Takes back what is mapped for a device if it is losing its driver: its notifier may have
+    /// come before the device was known.
     pub(crate) fn leave_device(&self, device: &Arc<DmaDevice>) {
         if leaving::has(device.device()) {
             self.leave_devices(|known| core::ptr::eq(known, &**device));

@@ -2,8 +2,9 @@
 
 //! [`Held`]: the hardware that a channel has acquired, and how it proves itself after a failure.
 //!
-//! It is protected by a mutex, the second in the order of engines.rs; drivers are called under it, which may sleep.
-//! Nobody submits while the hardware is stopped or tried out: the channel sees to that.
+//! It is protected by a mutex, the second in the order of engines.rs; drivers are called under it,
+//! which may sleep. Nobody submits while the hardware is stopped or tried out: the channel sees to
+//! that.
 
 use crate::base::params;
 use crate::base::shim::now;
@@ -53,8 +54,8 @@ impl Held {
         self.pause = FIRST_PAUSE;
     }
 
-    /// Stops the hardware, into which nobody submits any more: as its driver says, or by giving it back, which
-    /// resets it. With `release` it is given back in any case, and the device is left.
+    /// Stops the hardware, into which nobody submits any more: as its driver says, or by giving it
+    /// back, which resets it. With `release` it is given back in any case, and the device is left.
     pub(crate) fn stop(&mut self, release: bool) {
         let stopped = match &self.hardware {
             Some(hardware) => hardware.terminate().is_ok(),
@@ -78,7 +79,8 @@ impl Held {
         self.attempt <= now()
     }
 
-    /// Makes the next attempt due after a pause, which is returned, in milliseconds; the one after it is twice as long.
+    /// Makes the next attempt due after a pause, which is returned, in milliseconds; the one after
+    /// it is twice as long.
     pub(crate) fn postpone(&mut self) -> u32 {
         let pause = self.pause;
         self.attempt = now() + i64::from(pause) * 1_000_000;
@@ -86,8 +88,8 @@ impl Held {
         pause
     }
 
-    /// Has the hardware, acquired again if it was given back, copy a page. Nothing is submitted meanwhile. What
-    /// fails gives the hardware back; the error comes with the step that failed.
+    /// Has the hardware, acquired again if it was given back, copy a page. Nothing is submitted
+    /// meanwhile. What fails gives the hardware back; the error comes with the step that failed.
     pub(crate) fn try_out(
         &mut self,
         acquire: impl FnOnce() -> Result<Hardware>,

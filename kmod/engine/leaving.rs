@@ -2,9 +2,9 @@
 
 //! Devices that are losing their drivers.
 //!
-//! The notifier first notes the device here, then stops its channels one by one (`Channel::held`), then
-//! takes back what is mapped for it. Who acquires a channel first says whose it is (`held`), then looks
-//! here, and gives it back if its device is there. So one of the two sees the other.
+//! The notifier first notes the device here, then stops its channels one by one (`Channel::held`),
+//! then takes back what is mapped for it. Who acquires a channel first says whose it is (`held`),
+//! then looks here, and gives it back if its device is there. So one of the two sees the other.
 
 use crate::engine::device::Device;
 use kernel::bindings;

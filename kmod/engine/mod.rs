@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What moves bytes while the caller goes on: engines with their channels. A module that was built with
-//! `LIBCOPY_ENGINES=n` has none of it.
+//! What moves bytes while the caller goes on: engines with their channels. A module that was built
+//! with `LIBCOPY_ENGINES=n` has none of it.
 
 pub(crate) mod channel;
 pub(crate) mod device;

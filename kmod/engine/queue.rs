@@ -4,9 +4,10 @@
 //!
 //! # What is bounded
 //!
-//! A channel's queue is locked in callbacks. Nothing is searched in it: an entry is unlinked where it
-//! stands, and at most [`SCAN`] entries are looked at per hold. No entry is dropped here, because that may
-//! sleep: what is through is retired, and dropped by who calls [`Queue::next_retired`].
+//! A channel's queue is locked in callbacks. Nothing is searched in it: an entry is unlinked where
+//! it stands, and at most [`SCAN`] entries are looked at per hold. No entry is dropped here,
+//! because that may sleep: what is through is retired, and dropped by who calls
+//! [`Queue::next_retired`].
 
 use crate::base::stats::{Counter, TOTAL};
 use crate::engine::dma_map::DmaMap;

@@ -2,7 +2,8 @@
 
 //! [`Slot`]: a fragment that a channel's hardware works on.
 //!
-//! Nothing here is locked: who has a slot's task follows from atomic counts, see the invariant of [`Slot`].
+//! Nothing here is locked: who has a slot's task follows from atomic counts, see the invariant of
+//! [`Slot`].
 
 use crate::engine::queue::Entry;
 use crate::requests::job::Job;
@@ -25,8 +26,9 @@ pub(crate) struct Task<J: Job> {
 ///
 /// # Invariants
 ///
-/// `task` belongs to the thread that set the slot's bit in [`crate::engine::queue::Queue::busy`] until the last of
-/// `pending` is counted down, then to who did that; to the supervisor while the hardware is stopped.
+/// `task` belongs to the thread that set the slot's bit in [`crate::engine::queue::Queue::busy`]
+/// until the last of `pending` is counted down, then to who did that; to the supervisor while the
+/// hardware is stopped.
 pub(crate) struct Slot<J: Job, C> {
     /// Whose slot it is, for callbacks.
     pub(crate) channel: Atomic<*mut C>,
@@ -40,8 +42,8 @@ pub(crate) struct Slot<J: Job, C> {
     pub(crate) task: UnsafeCell<Option<Task<J>>>,
 }
 
-// SAFETY: By the invariant one thread at a time has the task; the channel is only pointed to, and may be used from
-// any thread.
+// SAFETY: By the invariant one thread at a time has the task; the channel is only pointed to, and
+// may be used from any thread.
 unsafe impl<J: Job, C> Send for Slot<J, C> {}
 // SAFETY: As above.
 unsafe impl<J: Job, C> Sync for Slot<J, C> {}

@@ -21,8 +21,8 @@ impl Thread {
     ///
     /// # Safety
     ///
-    /// `body` may be called with `data`, from another thread, until the result is dropped; the thread that drops
-    /// it makes `body` return.
+    /// `body` may be called with `data`, from another thread, until the result is dropped; the
+    /// thread that drops it makes `body` return.
     pub(crate) unsafe fn run(
         body: unsafe extern "C" fn(*mut c_void) -> c_int,
         data: *mut c_void,

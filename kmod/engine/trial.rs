@@ -10,8 +10,8 @@ use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Full, Relaxed};
 use kernel::sync::Arc;
 
-/// Two pages that a channel copies to each other to prove itself. If that fails, the channel may still
-/// write to them, so that they are kept until it has been stopped.
+/// Two pages that a channel copies to each other to prove itself. If that fails, the channel may
+/// still write to them, so that they are kept until it has been stopped.
 pub(crate) struct Trial {
     pages: [KVec<u8>; 2],
     addresses: [u64; 2],
@@ -57,8 +57,8 @@ impl Trial {
 
     /// # Safety
     ///
-    /// `param` is the trial, which lives until this was called or the channel was stopped; `result` is valid
-    /// or null.
+    /// `param` is the trial, which lives until this was called or the channel was stopped; `result`
+    /// is valid or null.
     unsafe extern "C" fn done(param: *mut c_void, result: *const DmaResult) {
         // SAFETY: The trial lives until the callback came or the channel was stopped.
         let this = unsafe { &*param.cast::<Self>() };

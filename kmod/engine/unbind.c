@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Bus notifications: who hears that a device loses its driver; see dma.h. Buses come under watch when a
- * channel of one of their devices is acquired, the PCI bus from the start.
+ * Bus notifications: who hears that a device loses its driver; see dma.h. Buses come under watch
+ * when a channel of one of their devices is acquired, the PCI bus from the start.
  */
 #include <linux/device.h>
 #include <linux/device/bus.h>

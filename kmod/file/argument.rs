@@ -50,8 +50,8 @@ impl Argument {
     }
 }
 
-/// The structures of the ABI are `repr(C)` integers without padding (checked in uapi.rs by their sizes), so
-/// that every byte pattern is a value, and every value consists of initialised bytes.
+/// The structures of the ABI are `repr(C)` integers without padding (checked in uapi.rs by their
+/// sizes), so that every byte pattern is a value, and every value consists of initialised bytes.
 macro_rules! plain {
     ($($name:ident)*) => {$(
         // SAFETY: Integers and arrays of integers only.

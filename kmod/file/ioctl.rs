@@ -7,13 +7,13 @@ use crate::base::errno;
 use crate::base::params;
 use crate::domain::copy::{self, Places, Ranges};
 use crate::domain::region::Region;
-#[cfg(LIBCOPY_ENGINES)]
+#[cfg(CONFIG_LIBCOPY_ENGINES)]
 use crate::engine::engines;
 use crate::file::argument::{only, read_pieces, read_ranges, zero, Argument};
 use crate::file::domains::Shared;
 use crate::file::handle::Handle;
 use crate::requests::request::{Request, Submitter};
-#[cfg(not(LIBCOPY_ENGINES))]
+#[cfg(not(CONFIG_LIBCOPY_ENGINES))]
 use crate::requests::workers as engines;
 use crate::uapi::{self, *};
 use kernel::mm::MmWithUser;
@@ -280,8 +280,8 @@ impl Handle {
         args.done = request.done();
         args.front = request.front();
         let ended = args.state != REQUEST_RUNNING;
-        // A request that has ended since the time was over, or the signal came, has ended in time: it
-        // would not be there any more for a caller who heard otherwise and asked again.
+        // A request that has ended since the time was over, or the signal came, has ended in time:
+        // it would not be there any more for a caller who heard otherwise and asked again.
         let late = |error: &Error| *error == ETIMEDOUT || *error == EINTR;
         let result = match waited {
             Err(error) if ended && late(&error) => request.outcome().unwrap_or(Err(error)),

@@ -2,9 +2,10 @@
 
 //! The device and its file operations.
 //!
-//! The kernel crate's `MiscDevice` has no owner for its operations, which would let the module be unloaded under an open
-//! file, so the table of operations is built here. It has no `poll`: a completion must not walk a list of waiters as long
-//! as a user likes, with interrupts off. Without it, `epoll_ctl(2)` refuses the file.
+//! The kernel crate's `MiscDevice` has no owner for its operations, which would let the module be
+//! unloaded under an open file, so the table of operations is built here. It has no `poll`: a
+//! completion must not walk a list of waiters as long as a user likes, with interrupts off. Without
+//! it, `epoll_ctl(2)` refuses the file.
 
 use crate::attach::attachment;
 use crate::attach::vma;

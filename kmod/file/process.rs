@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! [`Process`]: a member with its address space: it publishes memory and submits requests, until its end,
-//! when what it published goes.
+//! [`Process`]: a member with its address space: it publishes memory and submits requests, until
+//! its end, when what it published goes.
 
 use crate::base::errno;
 use crate::base::few::Few;
@@ -29,8 +29,8 @@ pub(crate) struct Process {
     pub(crate) copier: Arc<Copier<Request>>,
 }
 
-/// A cycle (an address space holds its listeners), broken by `depart`, which every file calls for its processes when it
-/// is released.
+/// A cycle (an address space holds its listeners), broken by `depart`, which every file calls for
+/// its processes when it is released.
 impl Listener for Process {
     fn changed(&self) {
         self.member.domain.stats.add(Counter::Invalidations, 1);
@@ -110,7 +110,8 @@ impl Process {
         }
     }
 
-    /// Pins (or finds pinned) the calling process's memory and publishes it. Returns `RESULT_*` bits, too.
+    /// Pins (or finds pinned) the calling process's memory and publishes it. Returns `RESULT_*`
+    /// bits, too.
     pub(crate) fn create_region(
         &self,
         mm: &MmWithUser,

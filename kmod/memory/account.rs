@@ -4,11 +4,11 @@
 //!
 //! As long as pages are pinned somebody pays for them:
 //!
-//! - the owner, within the `RLIMIT_MEMLOCK` of its process, for as long as it has a region of them or
-//!   keeps them for reuse;
+//! - the owner, within the `RLIMIT_MEMLOCK` of its process, for as long as it has a region of them
+//!   or keeps them for reuse;
 //! - the user of each process that attached them, once, within the limit of that process;
-//! - if neither is left, because a request is all that holds them, the owner's user, whose processes
-//!   can pin that much less.
+//! - if neither is left, because a request is all that holds them, the owner's user, whose
+//!   processes can pin that much less.
 //!
 //! No charge takes a lock of an address space: who drops pages does not wait for their owner.
 
@@ -43,7 +43,8 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// Charges the calling process, which is one of `user`, for a mapping of `pages` pages with `pins` pins.
+    /// Charges the calling process, which is one of `user`, for a mapping of `pages` pages with
+    /// `pins` pins.
     ///
     /// - `ENOMEM`: its `RLIMIT_MEMLOCK` would be exceeded, or its user has pinned too much.
     /// - `ENOSPC`: its user has too many mappings.

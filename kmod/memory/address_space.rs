@@ -2,17 +2,19 @@
 
 //! [`AddressSpace`]: hears from the memory manager when a process's memory changes or goes.
 //!
-//! A thin layer over `mmu_notifier` (`include/linux/mmu_notifier.h`): one for each address space, whatever files and
-//! mappings its process has. What is watched is in an interval tree; a change of anything in it is remembered in a log
-//! ([`Changes`]), and whoever uses a mapping reads the log on from where it was ([`crate::memory::watch`]).
+//! A thin layer over `mmu_notifier` (`include/linux/mmu_notifier.h`): one for each address space,
+//! whatever files and mappings its process has. What is watched is in an interval tree; a change of
+//! anything in it is remembered in a log ([`Changes`]), and whoever uses a mapping reads the log on
+//! from where it was ([`crate::memory::watch`]).
 //!
-//! The callbacks run while somebody waits for memory (reclaim, `munmap`) and must be short: they do not sleep, and
-//! their time depends neither on how many mappings watch the same memory nor on how many pieces those have: one look
-//! into the tree, one entry of the log. Whoever wants to hear of it at once hears from a workqueue.
+//! The callbacks run while somebody waits for memory (reclaim, `munmap`) and must be short: they do
+//! not sleep, and their time depends neither on how many mappings watch the same memory nor on how
+//! many pieces those have: one look into the tree, one entry of the log. Whoever wants to hear of
+//! it at once hears from a workqueue.
 //!
 //! Nobody waits for the end of a change here, and giving a registration back waits for nobody
-//! (`mmu_notifier_put()`): what it has is freed when callbacks that have begun have returned. Only unloading waits
-//! for them (`mmu_notifier_synchronize()`).
+//! (`mmu_notifier_put()`): what it has is freed when callbacks that have begun have returned. Only
+//! unloading waits for them (`mmu_notifier_synchronize()`).
 
 use crate::base::shim;
 use crate::base::workqueue;
@@ -70,7 +72,8 @@ pub(crate) struct AddressSpace {
     notifier: Opaque<bindings::mmu_notifier>,
 }
 
-// SAFETY: The notifier is only touched by the memory manager, which has its own locks; the rest is Send.
+// SAFETY: The notifier is only touched by the memory manager, which has its own locks; the rest is
+// Send.
 unsafe impl Send for AddressSpace {}
 // SAFETY: As above; the rest is Sync.
 unsafe impl Sync for AddressSpace {}
@@ -188,11 +191,12 @@ impl AddressSpace {
 
     /// # Safety
     ///
-    /// `notifier` is the field of an address space that is registered for as long as the result is used.
+    /// `notifier` is the field of an address space that is registered for as long as the result is
+    /// used.
     unsafe fn of<'a>(notifier: *mut bindings::mmu_notifier) -> ArcBorrow<'a, Self> {
         let field = notifier.cast::<Opaque<bindings::mmu_notifier>>();
-        // SAFETY: The pointer is to the field, by this function's clause; the registration has a reference to what
-        // it is in, see `allocate`.
+        // SAFETY: The pointer is to the field, by this function's clause; the registration has a
+        // reference to what it is in, see `allocate`.
         unsafe { ArcBorrow::from_raw(kernel::container_of!(field, Self, notifier)) }
     }
 
@@ -213,11 +217,12 @@ impl AddressSpace {
 
     /// # Safety
     ///
-    /// Called by the memory manager, once, when no callback uses the notifier any more. Must not sleep.
+    /// Called by the memory manager, once, when no callback uses the notifier any more. Must not
+    /// sleep.
     unsafe extern "C" fn free(notifier: *mut bindings::mmu_notifier) {
         let field = notifier.cast::<Opaque<bindings::mmu_notifier>>();
-        // SAFETY: The reference that `allocate` made is taken back here, once. What is dropped with the last one has
-        // no listener any more, so that nothing sleeps.
+        // SAFETY: The reference that `allocate` made is taken back here, once. What is dropped with
+        // the last one has no listener any more, so that nothing sleeps.
         unsafe { drop(Arc::from_raw(kernel::container_of!(field, Self, notifier))) };
     }
 
@@ -279,8 +284,8 @@ impl AddressSpace {
     }
 }
 
-/// The range of a change that may put other pages behind addresses. Changes of protection (mprotect, fork) leave the page
-/// where it is.
+/// The range of a change that may put other pages behind addresses. Changes of protection
+/// (mprotect, fork) leave the page where it is.
 fn matters(range: &bindings::mmu_notifier_range) -> Option<(u64, u64)> {
     match range.event {
         bindings::mmu_notifier_event_MMU_NOTIFY_UNMAP
@@ -312,7 +317,8 @@ impl State {
         start: usize,
         last: usize,
     ) {
-        // SAFETY: The node is ours until it is in the tree; the tree is only touched under the lock.
+        // SAFETY: The node is ours until it is in the tree; the tree is only touched under the
+        // lock.
         unsafe {
             (*node).start = start;
             (*node).last = last;
@@ -341,7 +347,8 @@ pub(crate) struct Registration(Arc<AddressSpace>);
 impl Registration {
     /// That of the calling process's address space.
     pub(crate) fn new(mm: &MmWithUser) -> Result<Self> {
-        // SAFETY: The operations are static, and the caller's own address space is alive and not locked by it.
+        // SAFETY: The operations are static, and the caller's own address space is alive and not
+        // locked by it.
         let notifier: NonNull<_> = unsafe { shim::notifier_get(&REGISTERED.0, mm) }?;
         // INVARIANT: The call has counted a user for us.
         // SAFETY: Only `allocate` makes notifiers with these operations, and a user is counted.

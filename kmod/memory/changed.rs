@@ -2,8 +2,8 @@
 
 //! [`Changed`]: addresses that the memory manager has announced changes of.
 //!
-//! It is used under a spin lock while somebody waits for memory, so it has a fixed size and nothing here is longer
-//! than [`RANGES`] steps.
+//! It is used under a spin lock while somebody waits for memory, so it has a fixed size and nothing
+//! here is longer than [`RANGES`] steps.
 
 /// Ranges that are told apart; a buffer that is guarded changes at its two ends.
 const RANGES: usize = 4;

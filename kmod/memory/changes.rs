@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! [`Changes`]: the changes of an address space that the memory manager has announced: which are under way, and the
-//! last ones, by number.
+//! [`Changes`]: the changes of an address space that the memory manager has announced: which are
+//! under way, and the last ones, by number.
 //!
-//! It is used under a spin lock while somebody waits for memory, so it has a fixed size, and a change is noted in a
-//! time that depends on nothing but [`UNDER_WAY`]. Who wants to know whether its memory is among what has changed reads
-//! on from the change that it has read last; who comes too late for that hears so.
+//! It is used under a spin lock while somebody waits for memory, so it has a fixed size, and a
+//! change is noted in a time that depends on nothing but [`UNDER_WAY`]. Who wants to know whether
+//! its memory is among what has changed reads on from the change that it has read last; who comes
+//! too late for that hears so.
 
 /// Changes that are remembered.
 const REMEMBERED: u64 = 64;

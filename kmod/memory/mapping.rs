@@ -2,9 +2,9 @@
 
 //! [`Mapping`]: pinned pages that know whether they are still what the owner's addresses show.
 //!
-//! Unpinning a page that was written to waits for the page's lock, which its file system may hold. Only processes wait
-//! for that: the threads that serve everybody (engines, their supervisor, workqueues) and interrupts leave it to a
-//! queue of its own, see [`MappingRef`].
+//! Unpinning a page that was written to waits for the page's lock, which its file system may hold.
+//! Only processes wait for that: the threads that serve everybody (engines, their supervisor,
+//! workqueues) and interrupts leave it to a queue of its own, see [`MappingRef`].
 
 use crate::base::errno;
 use crate::base::few::Few;
@@ -106,10 +106,11 @@ impl Drop for MappingRef {
 }
 
 impl MappingRef {
-    /// The owner keeps the pages no more, and the reference is dropped, both by a workqueue. Neither waits
-    /// nor allocates.
+    /// The owner keeps the pages no more, and the reference is dropped, both by a workqueue.
+    /// Neither waits nor allocates.
     pub(crate) fn let_go_later(self) {
-        // What is about to go must not count against the next region, unless that would mean waiting.
+        // What is about to go must not count against the next region, unless that would mean
+        // waiting.
         if let Some(mut account) = self.account.try_lock() {
             account.let_go();
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of user space: pinned pages, mappings that know whether they are current, who is charged for
-//! them, and what the memory manager announces.
+//! Memory of user space: pinned pages, mappings that know whether they are current, who is charged
+//! for them, and what the memory manager announces.
 
 pub(crate) mod account;
 pub(crate) mod address_space;

@@ -73,8 +73,8 @@ unsafe impl Send for PinnedPages {}
 unsafe impl Sync for PinnedPages {}
 
 impl PinnedPages {
-    /// Pins the caller's memory, which has been charged: the kernel's memory for it grows with what the
-    /// caller asks for.
+    /// Pins the caller's memory, which has been charged: the kernel's memory for it grows with what
+    /// the caller asks for.
     ///
     /// `pieces` must have been checked: no piece wraps around the address space. With `write` the
     /// memory must be writable; without it writable anonymous memory is pinned for writing all the
@@ -236,7 +236,8 @@ impl PinnedPages {
         self.length
     }
 
-    /// The pinned pages in the order of the pieces: one that several pieces touch is there as often.
+    /// The pinned pages in the order of the pieces: one that several pieces touch is there as
+    /// often.
     pub(crate) fn pages(&self) -> &[*mut bindings::page] {
         self.pages.as_ref().unwrap_or(&self.pins)
     }
@@ -321,7 +322,8 @@ impl PinnedPages {
         Some(found)
     }
 
-    /// Whether the same pages are still behind those of the owner's addresses that may have changed.
+    /// Whether the same pages are still behind those of the owner's addresses that may have
+    /// changed.
     pub(crate) fn still_there(&self, watch: &Watch, look: &Look) -> Result<bool> {
         let Some(mm) = self.mm.mmget_not_zero() else {
             return Ok(false);
@@ -465,8 +467,8 @@ pub(crate) fn permitted(mm: &MmWithUser, pieces: &[Piece], write: bool) -> bool 
     })
 }
 
-/// Turns the memory manager's EFAULT into an errno that says what is wrong with the pages from `start`
-/// to `end`.
+/// Turns the memory manager's EFAULT into an errno that says what is wrong with the pages from
+/// `start` to `end`.
 fn explain(mm: &MmWithUser, start: usize, end: usize, write: bool, error: Error) -> Error {
     // The fast path says EOVERFLOW for the last page of the address space.
     if error != EFAULT && error != EOVERFLOW {

@@ -2,19 +2,20 @@
 
 //! The shrinker: what processes leave pinned for reuse goes when the machine is short of memory.
 //!
-//! A pinned page can be neither swapped nor moved. So the memory manager asks for the idle ones back
-//! ([`crate::memory::idle`]), from within an allocation that somebody cannot get otherwise. Nothing is waited for
-//! there: who holds a lock may be that somebody. A holder whose lock is taken is passed over, and pages are
-//! unpinned by a workqueue, because that may wait.
+//! A pinned page can be neither swapped nor moved. So the memory manager asks for the idle ones
+//! back ([`crate::memory::idle`]), from within an allocation that somebody cannot get otherwise.
+//! Nothing is waited for there: who holds a lock may be that somebody. A holder whose lock is taken
+//! is passed over, and pages are unpinned by a workqueue, because that may wait.
 //!
 //! It is asked for the whole machine, not for a memory cgroup that has reached its limit. With
-//! `SHRINKER_MEMCG_AWARE` it would be asked for a cgroup only while a `list_lru` has an element of that
-//! cgroup (`mm/shrinker.c`, `set_shrinker_bit()`), so each idle mapping would need a node that is charged
-//! to its cgroup and allocated with `kmem_cache_alloc_lru()`, and a lock of the list around each reuse,
-//! which is the path that reuse is to make cheap. The gain is small: giving a pin back frees nothing by
-//! itself, the page stays the process's. It can then be swapped, if the cgroup has swap, or moved. Memory
-//! that the process unmaps or discards is not kept: its mapping goes when the change is heard of. What a cgroup
-//! cannot swap is at most `reuse_pages` for each of its processes.
+//! `SHRINKER_MEMCG_AWARE` it would be asked for a cgroup only while a `list_lru` has an element of
+//! that cgroup (`mm/shrinker.c`, `set_shrinker_bit()`), so each idle mapping would need a node that
+//! is charged to its cgroup and allocated with `kmem_cache_alloc_lru()`, and a lock of the list
+//! around each reuse, which is the path that reuse is to make cheap. The gain is small: giving a
+//! pin back frees nothing by itself, the page stays the process's. It can then be swapped, if the
+//! cgroup has swap, or moved. Memory that the process unmaps or discards is not kept: its mapping
+//! goes when the change is heard of. What a cgroup cannot swap is at most `reuse_pages` for each of
+//! its processes.
 
 use crate::base::shim;
 use core::ptr::NonNull;
@@ -27,8 +28,8 @@ use kernel::sync::Arc;
 
 /// Who has idle pages.
 pub(crate) trait Reclaim: Send + Sync {
-    /// Gives up idle mappings of `pages` pages, or of a little more; returns of how many. Neither waits
-    /// nor allocates.
+    /// Gives up idle mappings of `pages` pages, or of a little more; returns of how many. Neither
+    /// waits nor allocates.
     fn reclaim(&self, pages: u64) -> u64;
 }
 

@@ -2,10 +2,10 @@
 
 //! [`Spans`]: the pages that pieces of memory touch, each once, sorted.
 //!
-//! The number of pieces, their order and how they overlap are the user's choice. What is done per page
-//! (pinning), and what is done while somebody else's change of an address space waits (invalidation),
-//! goes by spans: a page is pinned once however many pieces name it, and an address is found by
-//! bisection.
+//! The number of pieces, their order and how they overlap are the user's choice. What is done per
+//! page (pinning), and what is done while somebody else's change of an address space waits
+//! (invalidation), goes by spans: a page is pinned once however many pieces name it, and an address
+//! is found by bisection.
 
 use crate::base::few::Few;
 use crate::uapi::Piece;
@@ -125,7 +125,8 @@ impl Spans {
         Some(span.before + page - span.start)
     }
 
-    /// Whether any page of `start..end` is in a span. The logarithm of the number of spans in steps.
+    /// Whether any page of `start..end` is in a span. The logarithm of the number of spans in
+    /// steps.
     pub(crate) fn touches(&self, start: usize, end: usize) -> bool {
         let at = self.spans.partition_point(|span| span.end <= start);
         self.spans.get(at).is_some_and(|span| span.start < end)

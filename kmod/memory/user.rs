@@ -2,8 +2,8 @@
 
 //! [`User`]: what the processes of one user have pinned and submitted together.
 //!
-//! `RLIMIT_MEMLOCK` limits a process, which ends; what a peer keeps of its memory does not end with it.
-//! So who keeps the memory of others is told by user, as for io_uring.
+//! `RLIMIT_MEMLOCK` limits a process, which ends; what a peer keeps of its memory does not end with
+//! it. So who keeps the memory of others is told by user, as for io_uring.
 
 use crate::base::params;
 use crate::base::shim;
@@ -62,8 +62,8 @@ pub(crate) unsafe fn init() -> Guard {
     Guard(())
 }
 
-/// One user. The lock of the list, which is ordered by their accounts, is taken when one is made and when the last one is
-/// dropped; nothing is locked, allocated or dropped under it.
+/// One user. The lock of the list, which is ordered by their accounts, is taken when one is made
+/// and when the last one is dropped; nothing is locked, allocated or dropped under it.
 pub(crate) struct User(Arc<Counts>);
 
 impl User {
@@ -147,7 +147,8 @@ impl User {
         self.0.lingering.load(Relaxed)
     }
 
-    /// Counts pages that linger from now on; they count against the user's limit, which they may exceed.
+    /// Counts pages that linger from now on; they count against the user's limit, which they may
+    /// exceed.
     pub(crate) fn linger(&self, pages: u64) {
         self.0.lingering.fetch_add(pages, Full);
         self.0.account.add(pages);
@@ -192,8 +193,8 @@ impl Drop for User {
         }
         let gone = {
             let mut users = USERS.lock();
-            // Somebody may have found it in the list meanwhile, and may have dropped it again; then there may be another
-            // one of the same user.
+            // Somebody may have found it in the list meanwhile, and may have dropped it again; then
+            // there may be another one of the same user.
             let users = users.as_mut();
             let key = self.0.account.address();
             match self.0.holders.load(Relaxed) {

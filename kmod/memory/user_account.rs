@@ -2,8 +2,8 @@
 
 //! [`UserAccount`]: the pages that the kernel counts as locked by a user.
 //!
-//! The counts are atomic and take no lock, so that they may change in any context (see [`crate::memory::account`] for why not
-//! those of an address space).
+//! The counts are atomic and take no lock, so that they may change in any context (see
+//! [`crate::memory::account`] for why not those of an address space).
 
 use crate::base::declarations as raw;
 use kernel::bindings;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! [`Watch`]: whether the memory that some pieces span may have changed since it was last looked at.
+//! [`Watch`]: whether the memory that some pieces span may have changed since it was last looked
+//! at.
 //!
-//! Pinning keeps a page from being freed, but not from being replaced behind its address; a copy by address later must
-//! know. A watch is told nothing: it reads the log of its address space ([`crate::memory::address_space`]) when it is asked.
+//! Pinning keeps a page from being freed, but not from being replaced behind its address; a copy by
+//! address later must know. A watch is told nothing: it reads the log of its address space
+//! ([`crate::memory::address_space`]) when it is asked.
 
 use crate::base::errno;
 use crate::base::few::Few;
@@ -20,7 +22,8 @@ use kernel::sync::atomic::{Acquire, Atomic, Release};
 use kernel::sync::Arc;
 use kernel::types::Opaque;
 
-/// Milliseconds between two looks for the end of a change under way: a page table is changed in less.
+/// Milliseconds between two looks for the end of a change under way: a page table is changed in
+/// less.
 const NAP: u32 = 1;
 
 /// A look at the page tables that has begun.
@@ -43,7 +46,8 @@ pub(crate) struct Watch {
     /// The pages that the pieces touch.
     spans: Spans,
     space: Arc<Registration>,
-    /// The changes up to this one are known not to matter. Written under the lock of the address space.
+    /// The changes up to this one are known not to matter. Written under the lock of the address
+    /// space.
     verified: Atomic<u64>,
     /// Whether the memory was found to be different.
     gone: Atomic<bool>,
@@ -57,7 +61,8 @@ unsafe impl Send for Watch {}
 unsafe impl Sync for Watch {}
 
 impl Watch {
-    /// Starts to watch memory of the address space. What changes at this moment is found later, by a look.
+    /// Starts to watch memory of the address space. What changes at this moment is found later, by
+    /// a look.
     pub(crate) fn new(space: &Arc<Registration>, pieces: Few<Piece>) -> Result<Pin<KBox<Self>>> {
         let spans = Spans::new(&pieces)?;
         let this = KBox::pin_init(
@@ -76,7 +81,8 @@ impl Watch {
             // SAFETY: The node is in no tree, and pinned; drop takes it out.
             unsafe { state.watch(this.node.get(), start, last) };
         }
-        // A change under way is not in the log for us: it is doubtful whether what is pinned next is from after it.
+        // A change under way is not in the log for us: it is doubtful whether what is pinned next
+        // is from after it.
         if !state.changes.any_under_way(|range| this.touches(range)) {
             this.verified.store(state.changes.count(), Release);
         }
@@ -138,11 +144,12 @@ impl Watch {
         self.gone.store(true, Release);
     }
 
-    /// Starts a look at the page tables; its result counts if [`confirm`](Self::confirm) accepts it.
+    /// Starts a look at the page tables; its result counts if [`confirm`](Self::confirm) accepts
+    /// it.
     ///
-    /// No change is under way when this returns: one announced before is over, a later one is announced before it
-    /// touches a page table. Until somebody confirms, the memory stays stale for everybody, so that no third party
-    /// trusts it meanwhile.
+    /// No change is under way when this returns: one announced before is over, a later one is
+    /// announced before it touches a page table. Until somebody confirms, the memory stays stale
+    /// for everybody, so that no third party trusts it meanwhile.
     ///
     /// - `ESTALE`: the memory is known to be different.
     /// - `EINTR`: a signal arrived while a change was under way.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! [`Word`]: the few atomic operations that [`crate::requests::fragments`] is written in, so that the same
-//! file can be compiled against a model checker's atomics.
+//! [`Word`]: the few atomic operations that [`crate::requests::fragments`] is written in, so that
+//! the same file can be compiled against a model checker's atomics.
 
 use kernel::sync::atomic::{Acquire, Atomic, Full};
 

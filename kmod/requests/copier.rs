@@ -2,28 +2,29 @@
 
 //! [`Copier`]: the thread of a process in which CPUs do what it has asked an engine for.
 //!
-//! What no engine does, and what takes long besides (checksums), is work of the process that submitted the
-//! request. It is done by a *user worker*, a thread of that process which never leaves the kernel
-//! (`vhost_task_create()`, `kernel/vhost_task.c`). It counts in the process's `RLIMIT_NPROC`, in `pids.max` and the
-//! memory of its cgroup, is scheduled, stopped, frozen and killed with it, and runs where and as the thread that
-//! started it may. Requests of a process that is stopped wait until it goes on, unless somebody else copies
-//! ([`crate::uapi::REQUEST_SWITCH`]).
+//! What no engine does, and what takes long besides (checksums), is work of the process that
+//! submitted the request. It is done by a *user worker*, a thread of that process which never
+//! leaves the kernel (`vhost_task_create()`, `kernel/vhost_task.c`). It counts in the process's
+//! `RLIMIT_NPROC`, in `pids.max` and the memory of its cgroup, is scheduled, stopped, frozen and
+//! killed with it, and runs where and as the thread that started it may. Requests of a process that
+//! is stopped wait until it goes on, unless somebody else copies ([`crate::uapi::REQUEST_SWITCH`]).
 //!
 //! # From start to end
 //!
-//! 1. [`Copier::lease`], in the process's own context, starts the worker when a request is submitted and there is none.
-//!    If the process may have no more threads, nothing is submitted.
+//! 1. [`Copier::lease`], in the process's own context, starts the worker when a request is
+//!    submitted and there is none. If the process may have no more threads, nothing is submitted.
 //! 2. It stays while the process has requests that have not ended, and [`IDLE_MS`] longer.
-//! 3. It says itself that it is through: because nothing comes ([`Copier::retire`]), because the process has left
-//!    ([`Copier::close`]), or because it is killed. From then on it is not the process's worker any more, and takes
-//!    nothing; the next request starts another one.
+//! 3. It says itself that it is through: because nothing comes ([`Copier::retire`]), because the
+//!    process has left ([`Copier::close`]), or because it is killed. From then on it is not the
+//!    process's worker any more, and takes nothing; the next request starts another one.
 //! 4. The queue for this (`workqueue::enqueue_reaping`) waits for its end and frees it.
 //!
 //! # Who waits for whom
 //!
-//! Nobody waits for a worker, which gets as little of a CPU as its process does, or none while that is stopped. Who closes
-//! a file takes what is queued, which has failed, and ends it himself; what the worker is doing at that time it ends itself. The
-//! queue in 4. waits only for workers that have just run. Only unloading ([`Guard`]) waits for all.
+//! Nobody waits for a worker, which gets as little of a CPU as its process does, or none while that
+//! is stopped. Who closes a file takes what is queued, which has failed, and ends it himself; what
+//! the worker is doing at that time it ends itself. The queue in 4. waits only for workers that
+//! have just run. Only unloading ([`Guard`]) waits for all.
 //!
 //! # Killed
 //!
@@ -32,14 +33,16 @@
 //!
 //! # Locks
 //!
-//! `starting` is held while a worker is made, by threads of its own process only. `state` comes after it. It is a
-//! spinlock, so that nobody waits for a worker that holds it and has no CPU, and because the worker looks for work when it
-//! is about to sleep already. Under it a worker that is in `state` has not ended, so that it can be woken.
+//! `starting` is held while a worker is made, by threads of its own process only. `state` comes
+//! after it. It is a spinlock, so that nobody waits for a worker that holds it and has no CPU, and
+//! because the worker looks for work when it is about to sleep already. Under it a worker that is
+//! in `state` has not ended, so that it can be woken.
 //!
 //! A kernel without user workers (`CONFIG_VHOST_TASK`) has the workqueue do this work.
 //!
-//! Since Linux 6.18 a cgroup whose quota is used up stops its tasks where they return to user space, which
-//! a user worker never does. So it is not stopped; what it uses is taken from the next share of its cgroup.
+//! Since Linux 6.18 a cgroup whose quota is used up stops its tasks where they return to user
+//! space, which a user worker never does. So it is not stopped; what it uses is taken from the next
+//! share of its cgroup.
 
 use crate::base::declarations as raw;
 use crate::base::errno;
@@ -54,18 +57,19 @@ use kernel::sync::atomic::{Acquire, Atomic, Full, Relaxed};
 use kernel::sync::{new_mutex, new_spinlock, Arc, Mutex, SpinLock};
 use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
 
-/// Milliseconds without a request after which a worker ends: starting one costs far less than as much waiting, and a
-/// process with two threads is refused some system calls (`unshare(CLONE_NEWUSER)`).
+/// Milliseconds without a request after which a worker ends: starting one costs far less than as
+/// much waiting, and a process with two threads is refused some system calls
+/// (`unshare(CLONE_NEWUSER)`).
 const IDLE_MS: u32 = 2_000;
 
 /// What the worker does.
 pub(crate) trait CpuWork: ListItem<0> + TryNewListArc<0> + Send + Sync + 'static {
-    /// Does what there is to do by now: copies what nobody has claimed, if CPUs are to, and ends what is
-    /// settled. May sleep, and take long. Returns whether it is through: if not, a signal wants the caller, and
-    /// this is to be called again. What has failed is through at once.
+    /// Does what there is to do by now: copies what nobody has claimed, if CPUs are to, and ends
+    /// what is settled. May sleep, and take long. Returns whether it is through: if not, a signal
+    /// wants the caller, and this is to be called again. What has failed is through at once.
     fn work(this: &Arc<Self>) -> bool;
 
-    /// Has this fail: the process whose work it is is being killed.
+    /// Has this fail: the process that it works for is being killed.
     fn abandon(this: &Arc<Self>);
 }
 
@@ -138,7 +142,8 @@ impl<W: CpuWork> Copier<W> {
         })
     }
 
-    /// Makes sure that the calling process, whose copier this is, has a worker until the lease ends.
+    /// Makes sure that the calling process, whose copier this is, has a worker until the lease
+    /// ends.
     ///
     /// - `EAGAIN`: the process, its user or its cgroup may have no more threads.
     /// - `ESHUTDOWN`: the process has left.
@@ -182,7 +187,8 @@ impl<W: CpuWork> Copier<W> {
 
     /// Has [`CpuWork::work`] called by the worker. Does not sleep.
     ///
-    /// Refuses when there is none: then the caller does it. Where the worker was killed, it has failed.
+    /// Refuses when there is none: then the caller does it. Where the worker was killed, it has
+    /// failed.
     pub(crate) fn add(&self, item: Arc<W>) -> Result<(), Arc<W>> {
         let mut state = self.state.lock();
         if state.closed || state.worker.is_none() {
@@ -274,8 +280,8 @@ impl<W: CpuWork> WorkItem for Worker<W> {
     type Pointer = Arc<Worker<W>>;
 
     fn run(this: Arc<Worker<W>>) {
-        // SAFETY: Nobody wakes it any more, as it is in no `State`, and it is reaped once, see `reap`. This returns when
-        // neither `run` nor `killed` runs any more or will.
+        // SAFETY: Nobody wakes it any more, as it is in no `State`, and it is reaped once, see
+        // `reap`. This returns when neither `run` nor `killed` runs any more or will.
         unsafe { raw::libcopy_worker_stop(this.task.load(Relaxed)) };
         drop(this);
         LIVE.fetch_sub(1, Full);
@@ -283,7 +289,8 @@ impl<W: CpuWork> WorkItem for Worker<W> {
 }
 
 impl<W: CpuWork> Worker<W> {
-    /// Makes a thread of the calling process. It has a reference of its own, which [`Self::reap`] takes back.
+    /// Makes a thread of the calling process. It has a reference of its own, which [`Self::reap`]
+    /// takes back.
     fn create(copier: &Arc<Copier<W>>) -> Result<Arc<Self>> {
         let worker = Arc::pin_init(
             pin_init!(Self {
@@ -326,18 +333,20 @@ impl<W: CpuWork> Worker<W> {
         unsafe { raw::libcopy_worker_wake(self.task.load(Relaxed)) }
     }
 
-    /// Has the worker that calls waited for and freed; it has been taken out of the [`State`] before.
+    /// Has the worker that calls waited for and freed; it has been taken out of the [`State`]
+    /// before.
     fn reap(&self) {
-        // SAFETY: The reference that the thread was given. Who takes a worker out of a `State` calls this, so that it
-        // happens once; and it stays valid for the caller, for whose end the queue waits before it drops it.
+        // SAFETY: The reference that the thread was given. Who takes a worker out of a `State`
+        // calls this, so that it happens once; and it stays valid for the caller, for whose end the
+        // queue waits before it drops it.
         let own = unsafe { Arc::from_raw(core::ptr::from_ref(self)) };
         let _ = workqueue::enqueue_reaping(own);
     }
 
     /// # Safety
     ///
-    /// `data` is a worker that is not reaped before this has returned. Called by its thread, which is about to sleep
-    /// interruptibly; it does if this returns false.
+    /// `data` is a worker that is not reaped before this has returned. Called by its thread, which
+    /// is about to sleep interruptibly; it does if this returns false.
     unsafe extern "C" fn run(data: *mut c_void) -> bool {
         // SAFETY: `create` passed a worker.
         let this = unsafe { &*data.cast::<Self>() };
@@ -345,7 +354,8 @@ impl<W: CpuWork> Worker<W> {
             Found::Item(item) => {
                 shim::set_running();
                 if !W::work(&item) {
-                    // The caller looks after the signal. If it is not to be done then, it has failed.
+                    // The caller looks after the signal. If it is not to be done then, it has
+                    // failed.
                     if let Err(item) = this.copier.add(item) {
                         W::work(&item);
                     }

@@ -2,11 +2,12 @@
 
 //! [`Fragments`]: who works on which part of a request, without a lock.
 //!
-//! A request is cut into fragments by arithmetic alone. One atomic counts how many have been claimed
-//! (in order), so that no fragment is claimed twice; finished ones are marked in a bitmap, from which
-//! follows how much is in place from the front without a gap. A fragment is finished in two steps: it is
-//! marked, which tells what is to be published, and counted, after which the request may end. This file depends on nothing but
-//! [`Word`], and is checked with loom by the library's tests.
+//! A request is cut into fragments by arithmetic alone. One atomic counts how many have been
+//! claimed (in order), so that no fragment is claimed twice; finished ones are marked in a bitmap,
+//! from which follows how much is in place from the front without a gap. A fragment is finished in
+//! two steps: it is marked, which tells what is to be published, and counted, after which the
+//! request may end. This file depends on nothing but [`Word`], and is checked with loom by the
+//! library's tests.
 
 use super::atomic::Word;
 
@@ -184,8 +185,8 @@ impl<B: core::ops::Deref<Target = [Word]>> Fragments<B> {
         self.start(self.front.latest())
     }
 
-    /// Records that a claimed fragment is in place, and advances the front as [`Self::advance`] does.
-    /// Called once per claim; [`Self::settle`] comes after it.
+    /// Records that a claimed fragment is in place, and advances the front as [`Self::advance`]
+    /// does. Called once per claim; [`Self::settle`] comes after it.
     pub(crate) fn mark(&self, fragment: u64, steps: u32) -> Front {
         self.word(fragment).add(1 << (fragment % 64));
         self.advance(steps)
@@ -231,8 +232,8 @@ impl<B: core::ops::Deref<Target = [Word]>> Fragments<B> {
     /// Counts marked fragments as finished; returns whether the request is settled. More than one
     /// caller may hear that it is.
     ///
-    /// Called when what [`Self::mark`] returned has been published: the request may end at once, and
-    /// nothing of it changes after its end.
+    /// Called when what [`Self::mark`] returned has been published: the request may end at once,
+    /// and nothing of it changes after its end.
     pub(crate) fn settle(&self, many: u64) -> bool {
         self.finished.add(many);
         self.settled()

@@ -14,8 +14,8 @@ pub(crate) trait Job: Send + Sync + 'static {
     /// Whether the owner of a region died, so that the job is to fail.
     fn is_orphan(&self) -> bool;
 
-    /// Claims up to `most` fragments: the first, and how many. Ends nothing, so that it may be called under
-    /// a spinlock.
+    /// Claims up to `most` fragments: the first, and how many. Ends nothing, so that it may be
+    /// called under a spinlock.
     fn claim(&self, worker: Worker, most: u64) -> Option<(u64, u64)>;
 
     /// Offsets in the source and in the destination, and length, of fragments.
@@ -33,12 +33,13 @@ pub(crate) trait Job: Send + Sync + 'static {
     /// A claimed fragment is in place. Does not sleep.
     fn finish(this: &Arc<Self>, fragment: u64, worker: Worker);
 
-    /// Copies claimed fragments by a CPU, on behalf of `worker`, and finishes them; returns their bytes if
-    /// they are in place. If the caller is killed meanwhile, they are lost ([`Self::lose`]). May sleep.
+    /// Copies claimed fragments by a CPU, on behalf of `worker`, and finishes them; returns their
+    /// bytes if they are in place. If the caller is killed meanwhile, they are lost
+    /// ([`Self::lose`]). May sleep.
     fn copy(this: &Arc<Self>, first: u64, many: u64, worker: Worker) -> u64;
 
-    /// A claimed fragment is not in place, and its engine will not copy it any more: has a CPU do that, in
-    /// the submitter's thread. May sleep.
+    /// A claimed fragment is not in place, and its engine will not copy it any more: has a CPU do
+    /// that, in the submitter's thread. May sleep.
     fn lose(this: &Arc<Self>, fragment: u64);
 
     /// Fails a job that [`Self::is_orphan`]. Does not sleep.

@@ -2,9 +2,9 @@
 
 //! [`Lost`]: the fragments that engines were given and have not copied.
 //!
-//! The list is protected by a spin lock that callbacks take. So an entry is allocated before the lock is taken and
-//! freed after it was released. A fragment counts as in work until it was taken out and copied, so that a request
-//! whose last reference goes has an empty list.
+//! The list is protected by a spin lock that callbacks take. So an entry is allocated before the
+//! lock is taken and freed after it was released. A fragment counts as in work until it was taken
+//! out and copied, so that a request whose last reference goes has an empty list.
 
 use kernel::alloc::AllocError;
 use kernel::prelude::*;

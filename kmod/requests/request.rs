@@ -2,31 +2,31 @@
 
 //! [`Request`]: the virtual request queue of one transfer between two regions.
 //!
-//! A request is a number of fragments ([`crate::requests::fragments`]) that are claimed one by one: by the
-//! completion callback of an engine's channel ([`crate::engine::channel`]), and by CPUs that help. "Switch to
-//! CPU" is that the engine may claim no more. Claims are kept in kernel memory; what user space sees
-//! ([`crate::requests::status`]) is a copy.
+//! A request is a number of fragments ([`crate::requests::fragments`]) that are claimed one by one:
+//! by the completion callback of an engine's channel ([`crate::engine::channel`]), and by CPUs that
+//! help. "Switch to CPU" is that the engine may claim no more. Claims are kept in kernel memory;
+//! what user space sees ([`crate::requests::status`]) is a copy.
 //!
 //! # Lock order
 //!
-//! `Request::wait_lock` is the only one taken in callbacks; nothing is locked under it. `SlotTable::slots`
-//! is taken when a request is dropped, so nothing is locked under it either, and no request is dropped
-//! under it. Both come after all locks of engines.rs.
+//! `Request::wait_lock` is the only one taken in callbacks; nothing is locked under it.
+//! `SlotTable::slots` is taken when a request is dropped, so nothing is locked under it either, and
+//! no request is dropped under it. Both come after all locks of engines.rs.
 //!
 //! No lock is held while bytes are copied. A request is dropped, which may unpin pages, only where
 //! sleeping is allowed: callbacks always leave a reference to somebody else.
 //!
 //! # What is published, in which order
 //!
-//! A worker adds a fragment to `done` and `front` of the status table before it counts the fragment as
-//! finished ([`Fragments::settle`]); the last one counted publishes `state`. So `state` is written last,
-//! and nothing of an entry changes after it. Who reads reads `state` first.
+//! A worker adds a fragment to `done` and `front` of the status table before it counts the fragment
+//! as finished ([`Fragments::settle`]); the last one counted publishes `state`. So `state` is
+//! written last, and nothing of an entry changes after it. A reader loads `state` first.
 //!
 //! # Bounds
 //!
-//! A callback advances the front by at most [`FRONT_STEPS`] words of the bitmap; the workqueue does the
-//! rest, and the fragment counts as finished only then. The requests of one user's processes are at most
-//! `max_user_requests`, released ones included until their last reference is gone.
+//! A callback advances the front by at most [`FRONT_STEPS`] words of the bitmap; the workqueue does
+//! the rest, and the fragment counts as finished only then. The requests of one user's processes
+//! are at most `max_user_requests`, released ones included until their last reference is gone.
 
 use crate::base::errno;
 use crate::base::irqlock::{self, IrqLock};
@@ -63,8 +63,8 @@ use kernel::{c_str, static_lock_class};
 /// beside copying, little enough that others find something to do.
 const CPU_SHARE: u64 = 64 * 1024;
 
-/// Channels that a request may lose before CPUs do the rest: if it is the request that channels fail
-/// at, it shall not take all of them out of service.
+/// Channels that a request may lose before CPUs do the rest: if it is the request that channels
+/// fail at, it shall not take all of them out of service.
 const MAX_CHANNELS_LOST: u32 = 2;
 
 /// Words of the bitmap that the front advances over at a time, 64 fragments each.
@@ -78,8 +78,8 @@ pub(crate) struct Submitter<'a> {
     pub(crate) member: &'a Arc<Member>,
     pub(crate) requests: &'a Arc<Requests>,
     pub(crate) copier: &'a Arc<Copier<Request>>,
-    /// Gives a request whose channel does not work any more to another one. Called without locks; may
-    /// sleep.
+    /// Gives a request whose channel does not work any more to another one. Called without locks;
+    /// may sleep.
     ///
     /// - `ENODEV`: there is none.
     pub(crate) hand_over: fn(&Arc<Request>) -> Result,
@@ -110,10 +110,11 @@ pub(crate) struct Request {
     orphaned: Atomic<u32>,
     /// Fragments that the workqueue is to count as finished, when it has advanced the front.
     behind: Atomic<u64>,
-    /// Whether a fragment counts as finished that was not copied as a whole, or not verified, because the
-    /// request had failed.
+    /// Whether a fragment counts as finished that was not copied as a whole, or not verified,
+    /// because the request had failed.
     incomplete: Atomic<u32>,
-    /// Whether somebody takes the last steps: the workqueue and the copier may both find it settled.
+    /// Whether somebody takes the last steps: the workqueue and the copier may both find it
+    /// settled.
     concluding: Atomic<u32>,
     /// Fragments from the front that were verified.
     verified: Atomic<u64>,
@@ -195,8 +196,8 @@ impl PinnedDrop for Request {
 }
 
 impl Request {
-    /// Checks a submission and makes a request of it that nobody works on yet; `engine` is the index
-    /// of the engine that will.
+    /// Checks a submission and makes a request of it that nobody works on yet; `engine` is the
+    /// index of the engine that will.
     pub(crate) fn new(
         by: &Submitter<'_>,
         source: Arc<Region>,
@@ -267,7 +268,11 @@ impl Request {
             engine_bytes: Atomic::new(0),
             cpu_bytes: Atomic::new(0),
             status: None,
-            wait_lock <- irqlock::new(Lost::new(), c_str!("libcopy::Request::wait_lock"), static_lock_class!()),
+            wait_lock <- irqlock::new(
+                Lost::new(),
+                c_str!("libcopy::Request::wait_lock"),
+                static_lock_class!(),
+            ),
             ended <- CondVar::new(c_str!("libcopy::Request::ended"), static_lock_class!()),
             links <- ListLinks::new(),
             tracker <- AtomicTracker::new(),
@@ -277,8 +282,8 @@ impl Request {
         core::mem::forget(quota);
         core::mem::forget(lease);
         by.member.domain.stats.add(Counter::Requests, 1);
-        // SAFETY: Nothing is moved out of the allocation: the pinned fields stay where they are, and
-        // the `UniqueArc` only lets `SlotTable::publish` fill in two plain fields.
+        // SAFETY: Nothing is moved out of the allocation: the pinned fields stay where they are,
+        // and the `UniqueArc` only lets `SlotTable::publish` fill in two plain fields.
         Ok(unsafe { Pin::into_inner_unchecked(request) })
     }
 
@@ -333,8 +338,8 @@ impl Request {
         Some(Self::copy(this, lost.fragment(), 1, Worker::Cpu))
     }
 
-    /// Copies claimed fragments and finishes them; returns their bytes, 0 if the request has failed, and none if
-    /// `stop` says so first. May sleep.
+    /// Copies claimed fragments and finishes them; returns their bytes, 0 if the request has
+    /// failed, and none if `stop` says so first. May sleep.
     fn copy_until(
         this: &Arc<Self>,
         first: u64,
@@ -408,8 +413,8 @@ impl Request {
 
     /// Nothing is being worked on any more. Does not sleep.
     fn settled(this: &Arc<Self>) {
-        // The workqueue comes here, too, when it finds an owner dead whose request has ended: it must
-        // not call itself for ever.
+        // The workqueue comes here, too, when it finds an owner dead whose request has ended: it
+        // must not call itself for ever.
         if this.state.load(Acquire) != REQUEST_RUNNING {
             return;
         }
@@ -421,7 +426,8 @@ impl Request {
         }
     }
 
-    /// The last steps of a settled request, which may sleep; returns false if a signal came before they were done.
+    /// The last steps of a settled request, which may sleep; returns false if a signal came before
+    /// they were done.
     fn conclude(&self) -> bool {
         if self.state.load(Acquire) != REQUEST_RUNNING || self.concluding.xchg(1, Full) != 0 {
             return true;
@@ -435,8 +441,8 @@ impl Request {
         true
     }
 
-    /// Compares source and destination; copies what differs once more. Ends early when the request has
-    /// failed, and returns false when a signal wants the caller first.
+    /// Compares source and destination; copies what differs once more. Ends early when the request
+    /// has failed, and returns false when a signal wants the caller first.
     fn verify(&self) -> bool {
         let (from, to) = (
             self.source.mapping.pages(),
@@ -509,8 +515,8 @@ impl Request {
         self.copier.release();
     }
 
-    /// Wakes one of the threads that wait for the end; each that leaves wakes the next. As many may wait as a user has
-    /// threads, and this is called where interrupts are off.
+    /// Wakes one of the threads that wait for the end; each that leaves wakes the next. As many may
+    /// wait as a user has threads, and this is called where interrupts are off.
     fn pass_wakeup_on(&self) {
         self.ended.notify_one();
     }

@@ -5,8 +5,8 @@
 //! # Who owns a slot
 //!
 //! A slot of the table, and its entry of the status table, belong to a request from
-//! [`SlotTable::publish`] until its last reference is gone: not only until it is released. An engine may
-//! still work on a fragment of a released request, and counts it in the entry.
+//! [`SlotTable::publish`] until its last reference is gone: not only until it is released. An
+//! engine may still work on a fragment of a released request, and counts it in the entry.
 
 use crate::requests::status::{Status, StatusTable};
 use crate::uapi::MAX_REQUESTS;
@@ -110,7 +110,8 @@ impl<T: Occupant> SlotTable<T> {
     pub(crate) fn table(&self) -> Result<Arc<StatusTable>> {
         if self.table.as_ref().is_none() {
             let new = StatusTable::new()?;
-            // One at a time, so that it is there afterwards. If somebody was faster, theirs is used.
+            // One at a time, so that it is there afterwards. If somebody was faster, theirs is
+            // used.
             let slots = self.slots.lock();
             let refused = match self.table.as_ref() {
                 None => {
@@ -125,8 +126,8 @@ impl<T: Occupant> SlotTable<T> {
         self.table.as_ref().cloned().ok_or(ENOMEM)
     }
 
-    /// Gives a new request an id and makes it visible. If all slots are in use, waits for those whose
-    /// requests were released and whose last fragments an engine still works on.
+    /// Gives a new request an id and makes it visible. If all slots are in use, waits for those
+    /// whose requests were released and whose last fragments an engine still works on.
     ///
     /// - `ENOSPC`: there are as many as allowed.
     /// - `EINTR`: a signal came while it waited.

@@ -49,8 +49,8 @@ impl StatusTable {
         vma.set_dontdump();
         // Nobody pins what the kernel writes to.
         vma.set_io();
-        // Page by page: the kernel crate does not wrap `vm_map_pages()`, and the table has 16 pages. The memory manager
-        // takes back what is mapped when a later one fails.
+        // Page by page: the kernel crate does not wrap `vm_map_pages()`, and the table has 16
+        // pages. The memory manager takes back what is mapped when a later one fails.
         let mixed = vma.set_mixedmap();
         for (address, page) in (vma.start()..vma.end()).step_by(PAGE_SIZE).zip(&self.pages) {
             mixed.vm_insert_page(address, page)?;

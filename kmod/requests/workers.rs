@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! What stands in the place of `engine/engines.rs` in a module that was built without engines
-//! (`LIBCOPY_ENGINES=n`): one engine whose channels are the user workers of the processes that submit
-//! ([`crate::requests::copier`]).
+//! (`LIBCOPY_ENGINES=n`): one engine whose channels are the user workers of the processes that
+//! submit ([`crate::requests::copier`]).
 
 use crate::base::params::{self, EngineChoice};
 use crate::domain::member::Member;

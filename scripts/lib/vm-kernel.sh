@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
 # From Debian's index to a loadable module: the build chroot, the choice of a kernel, its Rust
-# metadata, and libcopy.ko. Part of scripts/vm.
+# metadata, and libcopy.ko. Part of scripts/vm and scripts/kernel-patches.
 
 mirror=${LIBCOPY_MIRROR:-http://deb.debian.org/debian}
 suite=trixie
@@ -133,7 +133,7 @@ fetch() {
             say "cannot download $name $version: looking at the index again"
             unlock held
             ensure_index now
-            LIBCOPY_VM_AGAIN=1 exec bash "$here/vm" "$command" "${original[@]}"
+            LIBCOPY_VM_AGAIN=1 exec bash "$checkout/$program" ${command:+"$command"} "${original[@]}"
         fi
         set -- "$cache/tmp/$file.d"/*.deb
         [[ $(sha256sum <"$1") == "$hash  -" ]] || die --status 118 "the download of $name does not have the hash of the index"
@@ -275,6 +275,17 @@ choose_kernel() {
         [[ ($state == unusable || $command == run) && -z ${1-} ]] || say "Linux $name cannot be booted: $reason"
     done <<<"$lines"
     die --status 118 "no kernel of $backports can be used"
+}
+
+# Documents of the kernel that its tree in the cache leaves out.
+build_documents() { # build_documents SOURCE-DEB DOCUMENT... PATH
+    local source=$1 out=${!#}
+    set -- "${@:2:$#-2}"
+    mkdir -p "$out"
+    # shellcheck disable=SC2016
+    in_chroot bash -eo pipefail -c 'dpkg-deb --fsys-tarfile "$1" | tar -xO --wildcards "./usr/src/linux-source-*.tar.xz" |
+        xz -dc -T0 | tar -C "$2" -x --strip-components=1 --no-same-owner --wildcards "${@:3}"' - \
+        "$(inside "$source")" "$(inside "$out")" "${@/#/linux-source-*/}"
 }
 
 # The module is keyed by everything it is made of. The checkout is copied, so it stays clean.

@@ -6,6 +6,7 @@
 //! `abi-doc` prints the document; a test fails when the one in the repository is out of date, or when something that the
 //! module does is used by nobody.
 
+use libcopy_tests::abi::{self, Constant, Item};
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -146,16 +147,6 @@ fn code_of(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Whether a constant is an ioctl.
-fn is_ioctl(value: &str) -> bool {
-    value.starts_with("0xC") && value.contains("_CC")
-}
-
-/// Whether a constant is a flag.
-fn is_flag(name: &str, value: &str) -> bool {
-    value.starts_with("1 << ") && !name.starts_with("MAX_")
-}
-
 /// Turns links to items into code, which is all that plain Markdown can do with them.
 fn plain(text: &str) -> String {
     text.replace("[`", "`").replace("`]", "`")
@@ -166,89 +157,69 @@ fn render(source: &str, users: &Users) -> String {
     let mut out = String::from(
         "<!-- Generated from kmod/uapi.rs by `cargo run -p libcopy-tests --bin abi-doc > docs/abi.md`. -->\n\n",
     );
-    let mut doc: Vec<String> = Vec::new();
-    let mut table: Option<(&str, Vec<[String; 4]>)> = None;
     let mut in_constants = false;
-    for line in source.lines() {
-        let text = line.trim();
-        if let Some(rest) = text.strip_prefix("//!") {
-            let rest = plain(rest.strip_prefix(' ').unwrap_or(rest));
-            writeln!(out, "{}", rest.replacen("# ", "## ", 1)).expect("strings grow");
-        } else if let Some(rest) = text.strip_prefix("///") {
-            doc.push(plain(rest.strip_prefix(' ').unwrap_or(rest)));
-        } else if text.starts_with("pub const fn ") {
-            doc.clear();
-        } else if let Some(rest) = text.strip_prefix("pub const ") {
-            let (name, value) = constant(rest);
-            let used_by = if is_ioctl(value) || is_flag(name, value) {
-                users.named(name)
-            } else {
-                String::new()
-            };
-            if doc.iter().any(|line| line.starts_with("Takes ")) {
-                in_constants = false;
-                let doc = doc.join("\n");
-                writeln!(
-                    out,
-                    "\n## {name} (`{value}`)\n\n{doc}\n\nUsed by {used_by}."
-                )
-                .expect("strings grow");
-            } else {
-                if !in_constants {
-                    out.push_str("\n| constant | value | meaning | used by |\n|---|---|---|---|\n");
-                    in_constants = true;
-                }
-                let doc = doc.join(" ");
-                writeln!(out, "| `{name}` | `{value}` | {doc} | {used_by} |")
-                    .expect("strings grow");
+    for item in abi::items(source) {
+        match item {
+            Item::Text(line) => {
+                writeln!(out, "{}", plain(&line).replacen("# ", "## ", 1)).expect("strings grow");
             }
-            doc.clear();
-        } else if let Some(rest) = text.strip_prefix("pub struct ") {
-            in_constants = false;
-            let name = rest.trim_end_matches(" {");
-            writeln!(out, "\n## struct {name}\n\n{}\n", doc.join("\n")).expect("strings grow");
-            doc.clear();
-            table = Some((name, Vec::new()));
-        } else if let (Some((of, rows)), Some(field)) = (table.as_mut(), text.strip_prefix("pub "))
-        {
-            let (name, kind) = field
-                .trim_end_matches(',')
-                .split_once(": ")
-                .unwrap_or((field, ""));
-            let used_by = users.named_field(of, name);
-            rows.push([name.to_owned(), kind.to_owned(), doc.join(" "), used_by]);
-            doc.clear();
-        } else if text == "}" {
-            let Some((_, rows)) = table.take() else {
-                continue;
-            };
-            out.push_str("| field | type | meaning | used by |\n|---|---|---|---|\n");
-            for [name, kind, meaning, used_by] in rows {
-                writeln!(out, "| `{name}` | `{kind}` | {meaning} | {used_by} |")
-                    .expect("strings grow");
+            Item::Constant(constant) => add_constant(&mut out, &constant, users, &mut in_constants),
+            Item::Struct(structure) => {
+                in_constants = false;
+                let doc = plain(&structure.doc.join("\n"));
+                writeln!(out, "\n## struct {}\n\n{doc}\n", structure.name).expect("strings grow");
+                out.push_str("| field | type | meaning | used by |\n|---|---|---|---|\n");
+                for field in structure.fields {
+                    let meaning = plain(&field.doc.join(" "));
+                    let (name, kind) = (field.name, field.kind);
+                    let used_by = users.named_field(&structure.name, &name);
+                    writeln!(out, "| `{name}` | `{kind}` | {meaning} | {used_by} |")
+                        .expect("strings grow");
+                }
             }
         }
     }
     out
 }
 
-/// Splits `NAME: type = value;`.
-fn constant(text: &str) -> (&str, &str) {
-    let (name, rest) = text.split_once(':').unwrap_or((text, ""));
-    let value = rest.split_once('=').map_or("", |(_, value)| value);
-    (name, value.trim().trim_end_matches(';'))
+/// Adds a constant: a section if it is an ioctl, otherwise a line of a table, which is begun if `in_table` says so.
+fn add_constant(out: &mut String, constant: &Constant, users: &Users, in_table: &mut bool) {
+    let Constant { name, value, .. } = constant;
+    let used_by = if constant.is_ioctl() || constant.is_flag() {
+        users.named(name)
+    } else {
+        String::new()
+    };
+    if constant.doc.iter().any(|line| line.starts_with("Takes ")) {
+        *in_table = false;
+        let doc = plain(&constant.doc.join("\n"));
+        writeln!(
+            out,
+            "\n## {name} (`{value}`)\n\n{doc}\n\nUsed by {used_by}."
+        )
+        .expect("strings grow");
+    } else {
+        if !*in_table {
+            out.push_str("\n| constant | value | meaning | used by |\n|---|---|---|---|\n");
+            *in_table = true;
+        }
+        let doc = plain(&constant.doc.join(" "));
+        writeln!(out, "| `{name}` | `{value}` | {doc} | {used_by} |").expect("strings grow");
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Names and values of the constants.
-    fn constants() -> impl Iterator<Item = (&'static str, &'static str)> {
-        let lines = SOURCE.lines();
-        lines
-            .filter_map(|line| line.strip_prefix("pub const "))
-            .map(constant)
+    /// The constants of the source.
+    fn constants() -> Vec<Constant> {
+        let items = abi::items(SOURCE).into_iter();
+        let constants = items.filter_map(|item| match item {
+            Item::Constant(constant) => Some(constant),
+            _ => None,
+        });
+        constants.collect()
     }
 
     #[test]
@@ -267,10 +238,11 @@ mod tests {
     fn every_ioctl_and_flag_is_used() {
         let users = Users::read();
         let (mut ioctls, mut flags) = (0, 0);
-        for (name, value) in constants() {
-            ioctls += u32::from(is_ioctl(value));
-            flags += u32::from(is_flag(name, value));
-            if is_ioctl(value) || is_flag(name, value) {
+        for constant in constants() {
+            let name = &constant.name;
+            ioctls += u32::from(constant.is_ioctl());
+            flags += u32::from(constant.is_flag());
+            if constant.is_ioctl() || constant.is_flag() {
                 assert!(
                     !users.named(name).is_empty(),
                     "{name} is used by no code in {USERS:?}: use it or remove it"
@@ -283,22 +255,26 @@ mod tests {
             "{ioctls} ioctls, {flags} flags"
         );
         for (name, _) in UNNAMED {
-            assert!(constants().any(|(known, _)| known == name), "{name}");
+            let known = constants().iter().any(|known| known.name == name);
+            assert!(known, "{name}");
             assert_eq!(users.of(name), [""; 0], "{name} is used");
         }
     }
 
     /// Structures with their fields.
-    fn fields() -> Vec<(&'static str, &'static str)> {
-        let (mut of, mut found) = ("", Vec::new());
-        for line in SOURCE.lines() {
-            if let Some(name) = line.strip_prefix("pub struct ") {
-                of = name.trim_end_matches(" {");
-            } else if let Some(field) = line.strip_prefix("    pub ") {
-                found.extend(field.split_once(": ").map(|(name, _)| (of, name)));
-            }
-        }
-        found
+    fn fields() -> Vec<(String, String)> {
+        let structs = abi::items(SOURCE)
+            .into_iter()
+            .filter_map(|item| match item {
+                Item::Struct(structure) => Some(structure),
+                _ => None,
+            });
+        let fields = structs.flat_map(|structure| {
+            let of = structure.name;
+            let fields = structure.fields.into_iter();
+            fields.map(move |field| (of.clone(), field.name))
+        });
+        fields.collect()
     }
 
     #[test]
@@ -312,7 +288,8 @@ mod tests {
         let unused: Vec<_> = unused.collect();
         assert!(unused.is_empty(), "no code in {USERS:?} uses {unused:?}");
         for ((of, name), _) in UNUSED {
-            assert!(fields.contains(&(of, name)), "{of}.{name}");
+            let field = (of.to_owned(), name.to_owned());
+            assert!(fields.contains(&field), "{of}.{name}");
             assert_eq!(users.of_field(of, name), [""; 0], "{of}.{name} is used");
         }
     }

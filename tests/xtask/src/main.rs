@@ -4,12 +4,17 @@
 //! `bench`; the other commands read what measured programs print and what `LIBCOPY_STATS` wrote.
 //! scripts/lib/xtask.sh builds and starts it.
 
+// What reads the ABI's source for its documents, without the crate of the tests and what that depends on.
+#[path = "../../src/abi.rs"]
+#[allow(dead_code)]
+mod abi;
 mod apps;
 mod bench;
 mod cargo;
 // The same statistics as those of the benches, without their crate, whose build takes minutes.
 #[path = "../../../libcopy/cli/src/bench/interval.rs"]
 mod interval;
+mod kernel;
 mod options;
 mod part;
 mod shell;
@@ -30,7 +35,9 @@ Usage: xtask COMMAND [ARGUMENT]...    (started by the scripts)
   apps row RECORDS DIRECTORY APP MPI RANKS PAIRS   the runs in DIRECTORY, as a line
   apps end RECORDS                              the geometric mean; fails if results differ
   build-mpi COMPILER REAL LOG STATISTICS        scripts/build-mpi: what a run with an MPI says
-  mpi4py MPI RANKS DIRECTORY KIND...            scripts/mpi4py-suite: the plain run with an MPI beside others";
+  mpi4py MPI RANKS DIRECTORY KIND...            scripts/mpi4py-suite: the plain run with an MPI beside others
+  kernel header UAPI                            scripts/kernel-patches: the ABI of kmod/uapi.rs as a header for C
+  kernel document UAPI                          the same as sections of a document of the kernel";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -51,6 +58,8 @@ fn main() -> ExitCode {
         ["mpi4py", mpi, ranks, directory, ref kinds @ ..] => {
             suite::mpi4py(mpi, ranks, directory.as_ref(), kinds)
         }
+        ["kernel", "header", source] => kernel::header(source.as_ref()),
+        ["kernel", "document", source] => kernel::document(source.as_ref()),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
