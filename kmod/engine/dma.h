@@ -46,7 +46,8 @@ void libcopy_dma_unmap(struct device *dev, dma_addr_t addr, size_t len, bool wri
 void libcopy_dma_sync_for_device(struct device *dev, dma_addr_t addr, size_t len, bool write);
 void libcopy_dma_sync_for_cpu(struct device *dev, dma_addr_t addr, size_t len, bool write);
 
-int libcopy_dma_watch_start(void (*leaves)(struct device *dev, bool gone));
+int libcopy_dma_watch_start(void (*leaves)(struct device *dev, bool gone),
+			    void (*sleeps)(bool sleeps));
 int libcopy_dma_watch(struct device *dev);
 void libcopy_dma_watch_stop(void);
 

@@ -133,15 +133,19 @@ pub(crate) fn callback_sleeps() -> bool {
     unsafe { raw::libcopy_dma_callback_sleeps() }
 }
 
-/// Hears when devices lose their drivers; dropping ends that.
+/// Hears when devices lose their drivers, and when the machine sleeps; dropping ends that.
 pub(crate) struct Watching(());
 
 impl Watching {
     /// Starts; `leaves` is called before a device loses its driver, and with `true` when it has
-    /// lost it; it may sleep.
-    pub(crate) fn start(leaves: unsafe extern "C" fn(*mut bindings::device, bool)) -> Result<Self> {
-        // SAFETY: `leaves` stays until the module is unloaded, which is after `drop`.
-        to_result(unsafe { raw::libcopy_dma_watch_start(Some(leaves)) })?;
+    /// lost it, `sleeps` before the machine goes to sleep, and with `false` when it has woken up;
+    /// both may sleep.
+    pub(crate) fn start(
+        leaves: unsafe extern "C" fn(*mut bindings::device, bool),
+        sleeps: extern "C" fn(bool),
+    ) -> Result<Self> {
+        // SAFETY: Both stay until the module is unloaded, which is after `drop`.
+        to_result(unsafe { raw::libcopy_dma_watch_start(Some(leaves), Some(sleeps)) })?;
         Ok(Self(()))
     }
 }

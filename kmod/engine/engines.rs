@@ -9,8 +9,6 @@
 //!
 //! # Lock order of engines, channels and requests
 //!
-//! 0. `CHANGES`, which only who makes the list anew holds, while channels are stopped and threads
-//!    started
 //! 1. `ENGINES`, the list of engines and their channels: nothing is waited for under it
 //! 2. `Channel::held`, one at a time
 //! 3. `Engine::devices`
@@ -35,7 +33,7 @@ use crate::requests::request::Request;
 use crate::uapi::{self, ENGINE_DMA, ENGINE_KTHREAD};
 use kernel::bindings;
 use kernel::prelude::*;
-use kernel::sync::atomic::Relaxed;
+use kernel::sync::atomic::{Acquire, Atomic, Full, Relaxed, Release};
 use kernel::sync::Arc;
 
 /// Channels that are looked at; a machine with more does not need them.
@@ -73,32 +71,60 @@ fn name<const N: usize>(text: &[u8]) -> [u8; N] {
     name
 }
 
-kernel::sync::global_lock! {
-    // SAFETY: Initialised in the module's init before the device is registered.
-    unsafe(uninit) static CHANGES: Mutex<()> = ();
+/// How often the supervisor has tried to make the list what [`choice`] says.
+static ATTEMPTS: Atomic<u64> = Atomic::new(0);
+
+/// Not 0 while the machine is about to sleep, or asleep.
+static SLEEPING: Atomic<u32> = Atomic::new(0);
+
+/// Who is to work on requests now: what the parameter says, and nobody while the machine sleeps.
+fn choice() -> EngineChoice {
+    match SLEEPING.load(Acquire) {
+        0 => params::engine(),
+        _ => EngineChoice::Off,
+    }
 }
 
-/// Makes the list what the parameter and the machine say. With `look`, looks for devices that came
-/// or went.
+fn is_applied() -> bool {
+    ENGINES.lock().applied == Some(choice())
+}
+
+/// Has the list made what the parameter and the machine say. With `look`, looks for devices that
+/// came or went.
 ///
-/// Who finds the parameter changed makes the change or waits for who does. Everybody else, and the
-/// supervisor, goes on with the list as it is: channels take long to stop.
+/// - `ENOMEM`: it could not be made.
+/// - `EINTR`: the caller is killed.
 fn update(look: bool) -> Result {
-    let choice = params::engine();
-    let is_applied = || ENGINES.lock().applied == Some(choice);
-    if is_applied() {
-        return if look && choice == EngineChoice::Auto {
-            ENGINES.lock().find_channels()
-        } else {
-            Ok(())
-        };
+    if !is_applied() {
+        wait_until_applied()?;
     }
-    let _changes = CHANGES.lock();
-    if is_applied() {
-        return Ok(());
+    if look && choice() == EngineChoice::Auto {
+        return ENGINES.lock().find_channels();
     }
-    // Until it is made, the list is for no choice: nobody goes on with it, and what fails is tried
-    // again.
+    Ok(())
+}
+
+/// Channels take long to stop, so that the supervisor stops them; who waits for that can be killed.
+fn wait_until_applied() -> Result {
+    supervisor::start()?;
+    // An attempt may have begun before the parameter was changed.
+    let last = ATTEMPTS.load(Acquire) + 2;
+    while !is_applied() {
+        if ATTEMPTS.load(Acquire) >= last {
+            return Err(ENOMEM);
+        }
+        if shim::fatal_signal_pending() {
+            return Err(EINTR);
+        }
+        supervisor::wake();
+        shim::nap(1);
+    }
+    Ok(())
+}
+
+/// Makes the list what `choice` says. Only the supervisor does.
+fn apply(choice: EngineChoice) -> Result {
+    // Until it is made, the list is for no choice: what fails is tried again.
     ENGINES.lock().applied = None;
     for (index, engine) in each_engine().enumerate() {
         if engine.is_thread() != (choice == EngineChoice::Kthread) || choice == EngineChoice::Off {
@@ -114,7 +140,7 @@ fn update(look: bool) -> Result {
     Ok(())
 }
 
-/// Starts a thread per NUMA node. The caller holds `CHANGES`.
+/// Starts a thread per NUMA node.
 fn start_threads() -> Result {
     for node in shim::nodes() {
         let channel = ENGINES.lock().thread_of(node)?;
@@ -334,6 +360,12 @@ fn hardware_engines() -> impl Iterator<Item = (usize, Arc<Engine>)> {
 
 /// Looks after every channel, for the supervisor; returns whether one needs watching.
 fn attend() -> bool {
+    let wanted = choice();
+    if ENGINES.lock().applied != Some(wanted) {
+        // Who waits for it is told by the count.
+        let _ = apply(wanted);
+        ATTEMPTS.fetch_add(1, Full);
+    }
     let mut busy = false;
     for (index, _) in hardware_engines() {
         for channel in each_channel(index) {
@@ -367,6 +399,17 @@ unsafe extern "C" fn device_leaves(dev: *mut bindings::device, gone: bool) {
     }
 }
 
+/// The machine is about to sleep, or has woken up. Drivers forget what their channels have in work,
+/// and many do not stop them: requests are left to CPUs, and engines are found anew.
+extern "C" fn machine_sleeps(sleeps: bool) {
+    SLEEPING.store(sleeps.into(), Release);
+    // Nothing was acquired if the supervisor has never run.
+    let used = !ENGINES.lock().list.is_empty();
+    if sleeps && used {
+        let _ = update(false);
+    }
+}
+
 /// Keeps the engines; dropping it gives everything back.
 pub(crate) struct Guard {
     supervisor: supervisor::Guard,
@@ -382,12 +425,11 @@ pub(crate) unsafe fn init() -> Result<Guard> {
     // SAFETY: The caller calls this once, before any use of the locks.
     unsafe {
         ENGINES.init();
-        CHANGES.init();
         leaving::init();
     }
     Ok(Guard {
         supervisor: supervisor::init(attend)?,
-        watching: Some(Watching::start(device_leaves)?),
+        watching: Some(Watching::start(device_leaves, machine_sleeps)?),
     })
 }
 

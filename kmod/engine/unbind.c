@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Bus notifications: who hears that a device loses its driver; see dma.h. Buses come under watch
- * when a channel of one of their devices is acquired, the PCI bus from the start.
+ * Notifications: who hears that a device loses its driver, or that the machine sleeps; see dma.h.
+ * Buses come under watch when a channel of one of their devices is acquired, the PCI bus from the start.
  */
 #include <linux/device.h>
 #include <linux/device/bus.h>
@@ -10,6 +10,7 @@
 #include <linux/notifier.h>
 #include <linux/pci.h>
 #include <linux/slab.h>
+#include <linux/suspend.h>
 
 #include "dma.h"
 
@@ -57,14 +58,43 @@ out:
 	return ret;
 }
 
-int libcopy_dma_watch_start(void (*leaves)(struct device *dev, bool gone))
+static void (*machine_sleeps)(bool sleeps);
+
+static int pm_notified(struct notifier_block *notifier, unsigned long action, void *data)
 {
+	switch (action) {
+	case PM_HIBERNATION_PREPARE:
+	case PM_SUSPEND_PREPARE:
+	case PM_RESTORE_PREPARE:
+		machine_sleeps(true);
+		break;
+	case PM_POST_HIBERNATION:
+	case PM_POST_SUSPEND:
+	case PM_POST_RESTORE:
+		machine_sleeps(false);
+		break;
+	}
+	return NOTIFY_OK;
+}
+
+static struct notifier_block pm_notifier = { .notifier_call = pm_notified };
+
+int libcopy_dma_watch_start(void (*leaves)(struct device *dev, bool gone),
+			    void (*sleeps)(bool sleeps))
+{
+	int ret;
+
 	device_leaves = leaves;
+	machine_sleeps = sleeps;
+	ret = register_pm_notifier(&pm_notifier);
+	if (ret)
+		return ret;
 #ifdef CONFIG_PCI
-	return watch_bus(&pci_bus_type);
-#else
-	return 0;
+	ret = watch_bus(&pci_bus_type);
+	if (ret)
+		unregister_pm_notifier(&pm_notifier);
 #endif
+	return ret;
 }
 
 static int watch_child(struct device *dev, void *data)
@@ -87,6 +117,7 @@ void libcopy_dma_watch_stop(void)
 {
 	struct watched *known, *next;
 
+	unregister_pm_notifier(&pm_notifier);
 	mutex_lock(&watched_lock);
 	list_for_each_entry_safe(known, next, &watched, node) {
 		bus_unregister_notifier(known->bus, &known->notifier);

@@ -17,7 +17,7 @@ use crate::{check, check_eq, check_err, tests};
 
 tests!(request:
     engines, engine_changes(120), corruption(120), device_taken_away(180),
-    channels_change_numbers(120),
+    channels_change_numbers(120), engines_are_left_while_the_machine_sleeps(120),
 );
 
 fn text(bytes: &[u8]) -> String {
@@ -94,6 +94,43 @@ fn engine_changes(_: &Context) -> Outcome {
         }
         Ok(())
     })
+}
+
+/// Before the machine sleeps, channels are given back, and CPUs do what is under way; then engines are found anew.
+fn engines_are_left_while_the_machine_sleeps(_: &Context) -> Outcome {
+    if !modelled() {
+        return skip("no model of copy engines (scripts/vm --ioat)");
+    }
+    let _chosen = choose("auto")?;
+    // All but the devices: the guest's disks would not come back.
+    if fs::write("/sys/power/pm_test", "freezer").is_err() {
+        return skip("a kernel that cannot try to sleep (CONFIG_PM_DEBUG)");
+    }
+    let _ = fs::write("/sys/module/suspend/parameters/pm_test_delay", "1");
+    let (device, _) = Device::domain()?;
+    let acquired = || -> Answer<u32> {
+        let engines = 0..device.info()?.engines;
+        engines
+            .map(|index| Ok(device.engine(index)?.acquired))
+            .sum()
+    };
+    let pair = Pair::new(&device, LONG)?;
+    for _ in 0..2 {
+        let id = pair.submit(&device)?;
+        check!(acquired()? > 0, "no channel is used");
+        fs::write("/sys/power/state", "freeze")?;
+        check_eq!(acquired()?, 0);
+        device.complete(id)?;
+        pair.check()?;
+    }
+    let before = Stats::read()?;
+    device.complete(pair.submit(&device)?)?;
+    check!(
+        Stats::read()?.since(&before, "bytes_engine")? > 0,
+        "no engine was found again"
+    );
+    fs::write("/sys/power/pm_test", "none")?;
+    Ok(())
 }
 
 /// A wrong byte that nobody reports is found by verification, and mended.
