@@ -297,13 +297,13 @@ mod tests {
     #[test]
     fn lists_without_room_are_refused() {
         let many = Datatype::named(Named::Uint8)
-            .hvector(1 << 60, 1, 2)
+            .hvector(1 << 59, 1, 2)
             .unwrap();
         let layout = Layout::new(&many, 1).unwrap();
         let all = Elements::new(&layout, 1 << 20);
         let no_room = |bytes| Error::NoRoom { bytes };
-        assert_eq!(all.iovs(), Err(no_room(16 << 60)));
-        assert_eq!(all.lengths(), Err(no_room(8 << 60)));
+        assert_eq!(all.iovs(), Err(no_room(16 << 59)));
+        assert_eq!(all.lengths(), Err(no_room(8 << 59)));
         // A message with fewer bytes has no more pieces.
         let few = Elements { bytes: 3, ..all };
         assert_eq!(few.iovs().unwrap().len(), 3);
