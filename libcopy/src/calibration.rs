@@ -80,6 +80,8 @@ pub struct Measured {
     pub changes: Vec<(usize, usize, &'static str)>,
     /// Flags that differ from the vendor's table, by name.
     pub flags: Vec<(&'static str, bool)>,
+    /// Pieces of a list whose branches the processor remembers.
+    pub remembered: Option<usize>,
 }
 
 /// Measures several times for at most 20 ms each, and keeps what nearly all found.
@@ -89,7 +91,11 @@ pub fn measure() -> Measured {
         .collect();
     let changes = agreed(&all, |one| &one.changes);
     let flags = agreed(&all, |one| &one.flags);
+    let remembered = median(all.iter().filter_map(|one| one.remembered).collect());
     let mut profile = CpuProfile::of_vendor().clone();
+    if let Some(pieces) = remembered {
+        profile.set_remembered(pieces);
+    }
     for (len, level, name) in &changes {
         profile.choose(*len, *level, name);
     }
@@ -100,7 +106,14 @@ pub fn measure() -> Measured {
         profile,
         changes,
         flags,
+        remembered,
     }
+}
+
+/// What half of most of the measurements found, or more; `None` if not as many found anything.
+fn median(mut all: Vec<usize>) -> Option<usize> {
+    all.sort_unstable();
+    (all.len() >= AGREED).then(|| all[all.len() / 2])
 }
 
 /// What nearly all measurements found, each once.
@@ -223,6 +236,15 @@ mod tests {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
+    }
+
+    #[test]
+    fn a_number_is_that_of_half_the_measurements() {
+        assert_eq!(
+            median(vec![4096, 0, 8192, 4096, 4096, 512, 8192]),
+            Some(4096)
+        );
+        assert_eq!(median(vec![8192; AGREED - 1]), None);
     }
 
     /// The vendor's table with one word changed, which nobody measures.

@@ -6,6 +6,8 @@
 //! computes from its children's in time proportional to its arguments. Nothing here recurses, so
 //! types may be nested to any depth; the last handle of a deep type is dropped in a loop.
 
+use std::sync::Arc;
+
 use super::datatype::{Contents, Datatype, Distribution, Facts, Order, fastest_first};
 use super::signature::Signature;
 use crate::{Error, Result};
@@ -145,9 +147,11 @@ impl Gathered {
         let mut ub = self.marked_ub.or(self.ub).unwrap_or(0);
         narrow("the extent of the new type", ub.saturating_sub(lb), &how)?;
         if self.marked_ub.is_none() && ub > lb {
-            // The epsilon of section 5.1.7: an array of these keeps its elements aligned.
-            let align = i128::from(self.align);
-            ub = lb + (ub - lb + align - 1) / align * align;
+            // The epsilon of section 5.1.7: an array of these keeps its elements aligned. The extent
+            // fits into 64 bits, in which a division takes less time.
+            let align = u64::from(self.align);
+            let behind = (ub - lb) as u64 % align;
+            ub += i128::from(if behind > 0 { align - behind } else { 0 });
         }
         let true_lb = self.true_lb.unwrap_or(0);
         let true_ub = self.true_ub.unwrap_or(0);
@@ -388,28 +392,52 @@ impl Datatype {
         displacements: &[i64],
         children: &[Datatype],
     ) -> Result<Datatype> {
+        Datatype::structure_of(blocklengths, displacements, children.into())
+    }
+
+    /// As [`Datatype::structure`], of handles that become those of the new type: a handle is cloned
+    /// nowhere.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Datatype::structure`].
+    pub fn structure_of(
+        blocklengths: &[u64],
+        displacements: &[i64],
+        children: Arc<[Datatype]>,
+    ) -> Result<Datatype> {
         same_length("blocklengths", blocklengths.len(), children.len())?;
         same_length("displacements", displacements.len(), children.len())?;
         let mut all = Gathered::new();
         let mut signature = Signature::EMPTY;
-        for ((&length, &displacement), child) in
-            blocklengths.iter().zip(displacements).zip(children)
-        {
-            let child = &child.0.facts;
-            let (before, behind) = sweep(length, i128::from(child.extent()));
-            let at = i128::from(displacement);
-            let (low, high) = (at.saturating_add(before), at.saturating_add(behind));
-            all.add(child, low, high, i128::from(length));
-            signature = signature.then(&child.signature.repeat(length));
+        let mut first = 0;
+        // Neighbours of one type are blocks of it.
+        for same in children.chunk_by(Datatype::is) {
+            let range = first..first + same.len();
+            first = range.end;
+            let (lengths, places) = (&blocklengths[range.clone()], &displacements[range]);
+            let child = &same[0].0.facts;
+            let (low, high, copies) = match (lengths, places) {
+                (&[length], &[place]) => {
+                    let (before, behind) = sweep(length, i128::from(child.extent()));
+                    let at = i128::from(place);
+                    let (low, high) = (at.saturating_add(before), at.saturating_add(behind));
+                    (low, high, i128::from(length))
+                }
+                _ => sweep_list(lengths, places, 1, child.extent()),
+            };
+            all.add(child, low, high, copies);
+            // What does not fit has no bytes, or is refused.
+            signature = signature.then(&child.signature.repeat(copies as u64));
             narrow("the size of the new type", all.size, || {
-                format!("with {length} elements of {} bytes", child.size)
+                format!("with {copies} elements of {} bytes", child.size)
             })?;
         }
         let facts = all.finish(signature, || format!("{} blocks", children.len()))?;
         let contents = Contents::Struct {
             blocklengths: blocklengths.into(),
             displacements: displacements.into(),
-            children: children.into(),
+            children,
         };
         Ok(Datatype::new(contents, facts))
     }

@@ -34,6 +34,47 @@ pub enum Distribution {
     None,
 }
 
+/// A number for each dimension of an array: a slice that is cheap to clone, and for up to three
+/// dimensions needs no memory of its own.
+#[derive(Clone)]
+pub struct Dimensions(Numbers);
+
+#[derive(Clone)]
+enum Numbers {
+    Few(u8, [u64; 3]),
+    Many(Arc<[u64]>),
+}
+
+impl std::ops::Deref for Dimensions {
+    type Target = [u64];
+
+    fn deref(&self) -> &[u64] {
+        match &self.0 {
+            Numbers::Few(len, all) => &all[..usize::from(*len)],
+            Numbers::Many(all) => all,
+        }
+    }
+}
+
+impl From<&[u64]> for Dimensions {
+    fn from(numbers: &[u64]) -> Self {
+        let mut few = [0; 3];
+        Dimensions(match few.get_mut(..numbers.len()) {
+            Some(all) => {
+                all.copy_from_slice(numbers);
+                Numbers::Few(numbers.len() as u8, few)
+            }
+            None => Numbers::Many(numbers.into()),
+        })
+    }
+}
+
+impl fmt::Debug for Dimensions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
 /// The call that made a datatype, with its arguments: enough to make it again.
 ///
 /// Displacements, strides and bounds are as they were given: in extents of the child where the
@@ -125,11 +166,11 @@ pub enum Contents {
     /// A box cut out of an array.
     Subarray {
         /// Size of the whole array in each dimension.
-        sizes: Arc<[u64]>,
+        sizes: Dimensions,
         /// Size of the box in each dimension.
-        subsizes: Arc<[u64]>,
+        subsizes: Dimensions,
         /// Where the box starts in each dimension.
-        starts: Arc<[u64]>,
+        starts: Dimensions,
         /// Which index varies fastest.
         order: Order,
         /// What the array consists of.
@@ -416,6 +457,11 @@ impl Datatype {
         self.0.id
     }
 
+    /// Whether both are handles of one type.
+    pub(super) fn is(&self, other: &Datatype) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// What the type comes down to, without duplicates, new bounds and `darray`s around it: those
     /// change nothing about the bytes.
     pub(super) fn essence(&self) -> &Datatype {
@@ -477,8 +523,11 @@ impl Inner {
             Contents::Named(_) => {}
             Contents::Struct { mut children, .. } => {
                 if let Some(children) = Arc::get_mut(&mut children) {
-                    for child in children {
-                        doomed.push(std::mem::replace(child, Datatype::named(Named::Byte)));
+                    // Of neighbours of one type, one handle outlives the others, which are dropped here.
+                    for same in children.chunk_by_mut(|a, b| a.is(b)) {
+                        if let Some(child) = same.first_mut() {
+                            doomed.push(std::mem::replace(child, Datatype::named(Named::Byte)));
+                        }
                     }
                 }
             }

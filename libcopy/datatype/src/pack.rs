@@ -698,7 +698,7 @@ mod tests {
             for (count, longest, is_sorted) in [
                 (1000, 16, false),
                 (4000, 6, false),
-                (4500, 16, true),
+                (8500, 16, true),
                 (65_535, 9, true),
                 (70_000, 2, true),
                 (70_000, 16, true),

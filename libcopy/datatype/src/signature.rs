@@ -102,19 +102,28 @@ impl Signature {
     }
 
     /// This sequence, `count` times.
-    pub fn repeat(&self, mut count: u64) -> Signature {
-        let mut result = Signature::EMPTY;
+    #[inline]
+    pub fn repeat(&self, count: u64) -> Signature {
+        match count {
+            1 => *self,
+            _ => self.repeat_often(count),
+        }
+    }
+
+    fn repeat_often(&self, mut count: u64) -> Signature {
+        // A concatenation takes six products; most counts are small.
+        let mut result: Option<Signature> = None;
         let mut square = *self;
         while count > 0 {
             if count & 1 == 1 {
-                result = result.then(&square);
+                result = Some(result.map_or(square, |result| result.then(&square)));
             }
             count >>= 1;
             if count > 0 {
                 square = square.then(&square);
             }
         }
-        result
+        result.unwrap_or(Signature::EMPTY)
     }
 }
 

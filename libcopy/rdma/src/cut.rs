@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::iov::{Iov, Shape};
+use crate::room;
 
 /// What a card allows for one key and one WRITE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,24 +56,21 @@ pub enum Cuts {
     /// The bytes of every window; the last one may be shorter.
     Every(u64),
     /// The bytes of each window.
-    Lengths(Arc<[u64]>),
+    Lengths(Arc<Vec<u64>>),
 }
 
 impl Cuts {
-    /// The windows' lengths of a message of `bytes`.
-    pub fn lengths(&self, bytes: u64) -> Vec<u64> {
-        match self {
-            Cuts::Every(csize) => {
-                let full = (bytes / csize) as usize;
-                let rest = bytes % csize;
-                let mut lengths = vec![*csize; full];
-                if rest > 0 {
-                    lengths.push(rest);
-                }
-                lengths
-            }
-            Cuts::Lengths(lengths) => lengths.to_vec(),
-        }
+    /// The windows' lengths of a message of `bytes`. They are not made into a list: a message may have as many
+    /// windows as bytes.
+    pub fn lengths(&self, bytes: u64) -> impl Iterator<Item = u64> {
+        let (full, rest, listed): (_, _, &[u64]) = match self {
+            Cuts::Every(csize) => ((bytes / csize, *csize), bytes % csize, &[]),
+            Cuts::Lengths(lengths) => ((0, 0), 0, lengths),
+        };
+        (0..full.0)
+            .map(move |_| full.1)
+            .chain((rest > 0).then_some(rest))
+            .chain(listed.iter().copied())
     }
 
     /// Windows of a message of `bytes`: the number of keys of either end and of WRITEs.
@@ -114,7 +112,8 @@ pub fn chunk_size(sender: &Shape, receiver: &Shape, limits: &Limits) -> u64 {
 ///
 /// # Errors
 ///
-/// [`Error::Size`] if the lists have different numbers of bytes.
+/// [`Error::Size`] if the lists have different numbers of bytes, [`Error::NoRoom`] for more windows than memory has
+/// room for.
 pub fn maximal_cuts(sender: &[Iov], receiver: &[Iov], limits: &Limits) -> Result<Cuts> {
     let bytes = |iovs: &[Iov]| iovs.iter().map(|iov| iov.len).sum::<u64>();
     let (total, room) = (bytes(sender), bytes(receiver));
@@ -133,10 +132,10 @@ pub fn maximal_cuts(sender: &[Iov], receiver: &[Iov], limits: &Limits) -> Result
         for side in &mut sides {
             side.advance(len);
         }
-        lengths.push(len);
+        room::push(&mut lengths, len)?;
         done += len;
     }
-    Ok(Cuts::Lengths(lengths.into()))
+    Ok(Cuts::Lengths(Arc::new(lengths)))
 }
 
 /// A position in a list.
@@ -171,14 +170,18 @@ impl<'a> Walk<'a> {
     }
 
     /// Goes on by `len` bytes and hands the pieces to `sink`.
-    fn take(&mut self, mut len: u64, mut sink: impl FnMut(Iov)) {
+    ///
+    /// # Errors
+    ///
+    /// The first of the sink.
+    fn take(&mut self, mut len: u64, mut sink: impl FnMut(Iov) -> Result<()>) -> Result<()> {
         while len > 0 {
             let iov = self.iovs[self.index];
             let part = len.min(iov.len - self.skip);
             sink(Iov {
                 addr: iov.addr + self.skip,
                 len: part,
-            });
+            })?;
             len -= part;
             self.skip += part;
             if self.skip == iov.len {
@@ -186,10 +189,12 @@ impl<'a> Walk<'a> {
                 self.skip = 0;
             }
         }
+        Ok(())
     }
 
     fn advance(&mut self, len: u64) {
-        self.take(len, |_| {});
+        // A sink that does nothing does not fail.
+        let _ = self.take(len, |_| Ok(()));
     }
 }
 
@@ -207,14 +212,18 @@ impl Windows {
     /// # Errors
     ///
     /// [`Error::Size`] if the cuts are for another number of bytes, [`Error::TooManyIovs`] if a window has more than
-    /// `max_iovs` pieces.
+    /// `max_iovs` pieces, [`Error::NoRoom`] for more pieces and windows than memory has room for.
     pub fn new(iovs: &[Iov], cuts: &Cuts, max_iovs: usize) -> Result<Windows> {
         let bytes: u64 = iovs.iter().map(|iov| iov.len).sum();
-        let lengths = cuts.lengths(bytes);
-        let covered = lengths
-            .iter()
-            .try_fold(0_u64, |sum, len| sum.checked_add(*len));
-        if covered != Some(bytes) || lengths.contains(&0) {
+        let covered = match cuts {
+            // Every byte of any message, each once.
+            Cuts::Every(_) => Some(bytes),
+            Cuts::Lengths(lengths) => lengths
+                .iter()
+                .try_fold(0_u64, |sum, len| sum.checked_add(*len)),
+        };
+        let is_empty = |cuts: &Cuts| matches!(cuts, Cuts::Lengths(all) if all.contains(&0));
+        if covered != Some(bytes) || is_empty(cuts) {
             return Err(Error::Size {
                 sender: covered.unwrap_or(u64::MAX),
                 receiver: bytes,
@@ -222,9 +231,9 @@ impl Windows {
         }
         let mut windows = Windows::default();
         let mut walk = Walk::new(iovs);
-        for len in lengths {
+        for len in cuts.lengths(bytes) {
             let first = windows.pieces.len();
-            walk.take(len, |iov| windows.pieces.push(iov));
+            walk.take(len, |iov| room::push(&mut windows.pieces, iov))?;
             let found = windows.pieces.len() - first;
             if found > max_iovs {
                 return Err(Error::TooManyIovs {
@@ -233,7 +242,7 @@ impl Windows {
                     max_iovs,
                 });
             }
-            windows.ends.push(windows.pieces.len());
+            room::push(&mut windows.ends, windows.pieces.len())?;
         }
         Ok(windows)
     }
@@ -356,7 +365,10 @@ mod tests {
         assert_eq!(chunk_size(&shape(0), &shape(300), &limits), 0);
         let one = blocks(&[2500]);
         assert_eq!(
-            maximal_cuts(&one, &one, &limits).unwrap().lengths(2500),
+            maximal_cuts(&one, &one, &limits)
+                .unwrap()
+                .lengths(2500)
+                .collect::<Vec<_>>(),
             [1000, 1000, 500]
         );
     }
@@ -378,8 +390,9 @@ mod tests {
     #[test]
     fn cuts_of_another_message_are_refused() {
         let list = blocks(&[10, 10]);
-        let wrong =
-            |lengths: &[u64]| Windows::new(&list, &Cuts::Lengths(lengths.into()), 4).unwrap_err();
+        let wrong = |lengths: &[u64]| {
+            Windows::new(&list, &Cuts::Lengths(Arc::new(lengths.to_vec())), 4).unwrap_err()
+        };
         let size = |sender| Error::Size {
             sender,
             receiver: 20,

@@ -75,6 +75,12 @@ pub enum Error {
         /// Keys of the message.
         wanted: usize,
     },
+    /// There is no room in memory for a list that is as long as the layout, the message or the peer says.
+    #[error("there is no room in memory for a list of {bytes} bytes")]
+    NoRoom {
+        /// Its bytes, as far as they are known.
+        bytes: u64,
+    },
     /// A library cannot be loaded.
     #[error("cannot load {library}: {reason} (Debian: package {package})")]
     Library {
@@ -151,6 +157,7 @@ pub(crate) fn is_local(error: &Error) -> bool {
         Error::PoolExhausted { .. }
             | Error::Register { .. }
             | Error::TooManyIovs { .. }
+            | Error::NoRoom { .. }
             | Error::NoDevice(_)
             | Error::Verbs { .. }
             | Error::MissingFunction { .. }

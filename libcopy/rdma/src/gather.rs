@@ -12,6 +12,8 @@ use crate::endpoint::Endpoint;
 use crate::error::Result;
 use crate::iov::{Elements, Iov, Shape};
 use crate::keys::{Mapped, Memory};
+use crate::message::MAX_LIST;
+use crate::room;
 
 /// Elements of a layout in memory.
 #[derive(Clone, Copy, Debug)]
@@ -52,26 +54,28 @@ impl Arrival {
     ///
     /// # Errors
     ///
-    /// Pieces outside the address space.
+    /// Pieces outside the address space, or more of them than memory has room for.
     pub fn plan(&self, to: &Elements, limits: &Limits) -> Result<Cuts> {
         match &self.lengths {
             None => Ok(Cuts::Every(
                 chunk_size(&self.shape, &to.shape(), limits).max(1),
             )),
             Some(lengths) => {
-                let place = |len: &u64| Iov { addr: 0, len: *len };
-                let theirs: Vec<Iov> = lengths.iter().map(place).collect();
+                let place = |len: &u64| Ok(Iov { addr: 0, len: *len });
+                let theirs = room::collect(lengths.iter().map(place), lengths.len() as u64)?;
                 maximal_cuts(&theirs, &to.iovs()?, limits)
             }
         }
     }
 }
 
-/// What an RTS says of the lengths, by the rule.
+/// What an RTS says of the lengths, by the rule: nothing, as under [`CutRule::Agreed`], where there are more than a
+/// message or memory has room for.
 pub fn lengths(elements: &Elements, rule: CutRule) -> Option<Vec<u64>> {
     match rule {
         CutRule::Agreed => None,
-        CutRule::Maximal => Some(elements.lengths()),
+        CutRule::Maximal if elements.shape().blocks <= MAX_LIST => elements.lengths().ok(),
+        CutRule::Maximal => None,
     }
 }
 
@@ -95,9 +99,11 @@ impl<E: Endpoint> Stage<E> {
     ///
     /// # Errors
     ///
-    /// Memory that cannot be registered.
+    /// Memory that cannot be registered, or that there is not.
     pub fn new(endpoint: &E, len: usize) -> Result<Stage<E>> {
-        let bytes = vec![0; len.next_power_of_two()];
+        let len = len.next_power_of_two();
+        let mut bytes = room::list(len as u64)?;
+        bytes.resize(len, 0);
         // SAFETY: nobody else knows the buffer, which goes after its registration.
         let memory = unsafe { endpoint.register(&[range(&bytes)], true) }?;
         Ok(Stage { memory, bytes })

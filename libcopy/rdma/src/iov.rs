@@ -5,6 +5,7 @@
 use libcopy_datatype::{Layout, Segment};
 
 use crate::error::{Error, Result};
+use crate::room;
 
 /// One contiguous piece of memory: an IOV in the words of "Network-Assisted Noncontiguous Transfers for GPU-Aware MPI
 /// Libraries" (section "Mkey Mapping").
@@ -27,7 +28,8 @@ impl Iov {
 ///
 /// # Errors
 ///
-/// [`Error::Address`] for a piece outside the address space.
+/// [`Error::Address`] for a piece outside the address space, [`Error::NoRoom`] for more pieces than memory has room
+/// for.
 pub fn iovs(layout: &Layout, base: u64) -> Result<Vec<Iov>> {
     Elements::new(layout, base).iovs()
 }
@@ -75,16 +77,15 @@ impl Elements {
     ///
     /// As for [`iovs`].
     pub fn iovs(&self) -> Result<Vec<Iov>> {
-        self.segments()
-            .map(|segment| place(self.base, segment))
-            .collect()
+        let all = self.segments().map(|segment| place(self.base, segment));
+        room::collect(all, self.most())
     }
 
     /// Checks that all pieces lie in the address space, without making a list of them.
     ///
     /// # Errors
     ///
-    /// As for [`iovs`].
+    /// [`Error::Address`] for a piece that does not.
     pub fn check(&self) -> Result<()> {
         let bounds = self.layout.bounds();
         let all = Segment {
@@ -127,8 +128,17 @@ impl Elements {
     }
 
     /// The lengths of their pieces.
-    pub fn lengths(&self) -> Vec<u64> {
-        self.segments().map(|segment| segment.len).collect()
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`] for more pieces than memory has room for.
+    pub fn lengths(&self) -> Result<Vec<u64>> {
+        room::collect(self.segments().map(|segment| Ok(segment.len)), self.most())
+    }
+
+    /// As many pieces as there are, or more: those of the whole layout, or one for each byte.
+    fn most(&self) -> u64 {
+        self.layout.segment_count().min(self.bytes)
     }
 
     fn segments(&self) -> impl Iterator<Item = Segment> {
@@ -217,8 +227,13 @@ fn gcd(mut a: u64, mut b: u64) -> u64 {
 /// which there is nothing to register.
 ///
 /// The ranges are in the order of their addresses and do not overlap.
-pub fn regions(iovs: &[Iov], max_gap: u64) -> Vec<Iov> {
-    let mut sorted = iovs.to_vec();
+///
+/// # Errors
+///
+/// [`Error::NoRoom`] for more pieces than memory has room for.
+pub fn regions(iovs: &[Iov], max_gap: u64) -> Result<Vec<Iov>> {
+    let mut sorted = room::list(iovs.len() as u64)?;
+    sorted.extend_from_slice(iovs);
     sorted.sort_unstable_by_key(|iov| iov.addr);
     let mut regions: Vec<Iov> = Vec::new();
     for iov in sorted {
@@ -226,10 +241,10 @@ pub fn regions(iovs: &[Iov], max_gap: u64) -> Vec<Iov> {
             Some(last) if iov.addr <= last.end().saturating_add(max_gap) => {
                 last.len = last.end().max(iov.end()) - last.addr;
             }
-            _ => regions.push(iov),
+            _ => room::push(&mut regions, iov)?,
         }
     }
-    regions
+    Ok(regions)
 }
 
 #[cfg(test)]
@@ -278,18 +293,38 @@ mod tests {
         );
     }
 
+    /// Of more pieces than there is memory for a list of: an error, not the end of the program.
+    #[test]
+    fn lists_without_room_are_refused() {
+        let many = Datatype::named(Named::Uint8)
+            .hvector(1 << 59, 1, 2)
+            .unwrap();
+        let layout = Layout::new(&many, 1).unwrap();
+        let all = Elements::new(&layout, 1 << 20);
+        let no_room = |bytes| Error::NoRoom { bytes };
+        assert_eq!(all.iovs(), Err(no_room(16 << 59)));
+        assert_eq!(all.lengths(), Err(no_room(8 << 59)));
+        // A message with fewer bytes has no more pieces.
+        let few = Elements { bytes: 3, ..all };
+        assert_eq!(few.iovs().unwrap().len(), 3);
+        assert_eq!(few.lengths().unwrap(), [1; 3]);
+    }
+
     #[test]
     fn members_far_apart_are_registered_apart() {
         let iov = |addr, len| Iov { addr, len };
         let list = [iov(9000, 10), iov(100, 50), iov(150, 50), iov(300, 8)];
         assert_eq!(
-            regions(&list, 0),
+            regions(&list, 0).unwrap(),
             [iov(100, 100), iov(300, 8), iov(9000, 10)]
         );
-        assert_eq!(regions(&list, 100), [iov(100, 208), iov(9000, 10)]);
-        assert_eq!(regions(&list, u64::MAX), [iov(100, 8910)]);
+        assert_eq!(regions(&list, 100).unwrap(), [iov(100, 208), iov(9000, 10)]);
+        assert_eq!(regions(&list, u64::MAX).unwrap(), [iov(100, 8910)]);
         // Pieces that overlap, as a receiver's may not and a sender's may.
-        assert_eq!(regions(&[iov(10, 20), iov(12, 4)], 0), [iov(10, 20)]);
+        assert_eq!(
+            regions(&[iov(10, 20), iov(12, 4)], 0).unwrap(),
+            [iov(10, 20)]
+        );
     }
 
     #[test]
@@ -300,11 +335,11 @@ mod tests {
         elements.bytes = 40;
         let lens: Vec<u64> = elements.iovs().unwrap().iter().map(|iov| iov.len).collect();
         assert_eq!(lens, [16, 16, 8]);
-        assert_eq!(elements.lengths(), lens);
+        assert_eq!(elements.lengths().unwrap(), lens);
         let shape = elements.shape();
         assert_eq!((shape.bytes, shape.blocks, shape.min), (40, 3, 8));
         elements.bytes = 32;
-        assert_eq!(elements.lengths(), [16, 16]);
+        assert_eq!(elements.lengths().unwrap(), [16, 16]);
         elements.bytes = 0;
         assert_eq!(elements.shape(), Shape::default());
     }

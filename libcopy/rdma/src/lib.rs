@@ -26,6 +26,7 @@ pub mod ranks;
 mod receiving;
 mod registrations;
 pub mod report;
+mod room;
 mod sending;
 pub mod transfer;
 pub mod tune;

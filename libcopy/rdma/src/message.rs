@@ -5,11 +5,14 @@
 //! Everything is little-endian: a byte that says which message it is, then its fields. What comes from a peer is
 //! checked: a list that is longer than its message is refused.
 
+use std::sync::Arc;
+
 use crate::cache::EntryId;
 use crate::choice::{Abilities, Method};
 use crate::cut::{CutRule, Cuts, Limits};
 use crate::error::{Error, Result};
 use crate::iov::Shape;
+use crate::room;
 
 /// One control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,7 +111,7 @@ pub fn rule(lengths: Option<&Vec<u64>>) -> CutRule {
 }
 
 /// The most entries of a list in a message.
-const MAX_LIST: u64 = 1 << 24;
+pub(crate) const MAX_LIST: u64 = 1 << 24;
 
 struct Writer(Vec<u8>);
 
@@ -188,7 +191,7 @@ impl Reader<'_> {
     }
     fn words(&mut self) -> Result<Vec<u64>> {
         let count = self.count(8)?;
-        (0..count).map(|_| self.word()).collect()
+        room::collect((0..count).map(|_| self.word()), count)
     }
     fn some<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<Option<T>> {
         match self.byte()? {
@@ -213,7 +216,7 @@ impl Reader<'_> {
                 0 => Err(self.wrong("chunk size", 0)),
                 csize => Ok(Cuts::Every(csize)),
             },
-            1 => Ok(Cuts::Lengths(self.words()?.into())),
+            1 => Ok(Cuts::Lengths(Arc::new(self.words()?))),
             other => Err(self.wrong("kind of cuts", other.into())),
         }
     }
@@ -344,7 +347,7 @@ impl Control {
                     cuts: from.some(Reader::cuts)?,
                     rkeys: from.some(|from| {
                         let count = from.count(4)?;
-                        (0..count).map(|_| from.half()).collect()
+                        room::collect((0..count).map(|_| from.half()), count)
                     })?,
                     entry: from.some(Reader::entry)?,
                 })
@@ -415,7 +418,7 @@ mod tests {
             }),
             cts(Offer::Sge(Cuts::Every(9))),
             cts(Offer::Umr {
-                cuts: Some(Cuts::Lengths([1, 2].into())),
+                cuts: Some(Cuts::Lengths(Arc::new(vec![1, 2]))),
                 rkeys: Some(vec![5, 6]),
                 entry: Some(entry),
             }),
@@ -450,7 +453,7 @@ mod tests {
             assert!(Control::from_bytes(&[&bytes[..], &[0]].concat(), 1).is_err());
         }
         // A list that says it is longer than memory.
-        let mut list = cts(Offer::Sge(Cuts::Lengths([1].into()))).to_bytes();
+        let mut list = cts(Offer::Sge(Cuts::Lengths(Arc::new(vec![1])))).to_bytes();
         list[6..14].fill(0xff);
         assert_eq!(
             Control::from_bytes(&list, 1),

@@ -196,6 +196,7 @@ pub const TABLE: &[Layers] = &[
         root: "libcopy/rdma/src/lib.rs",
         order: "
             error
+            < room
             < channel iov
             < cut pool
             < cache card choice

@@ -431,6 +431,24 @@ impl Book {
         }
     }
 
+    /// What a halo of two cells takes from n^3 doubles along the dimension whose cells follow one another: the last
+    /// two cells of each row of an array with a border of two.
+    fn halo(&mut self, tier: Tier, n: u64) {
+        let m = n + 4;
+        self.add(
+            "halo3D_z2",
+            tier,
+            "double",
+            format!("subarray([{m},{m},{m}],[{n},{n},2],[2,2,{n}],c,double)"),
+            boxes(&[rows(
+                8 * ((2 * m + 2) * m + n),
+                16,
+                [n, n, 1],
+                [8 * m, 8 * m * m, 0],
+            )]),
+        );
+    }
+
     /// Blocks of `block` bytes, every other one, `bytes` in all.
     fn vector(&mut self, tier: Tier, block: u64, bytes: u64) {
         let (n, length) = (bytes / block, block / 8);
@@ -495,7 +513,10 @@ pub fn cases() -> Vec<Case> {
     book.stencil(Small, 32);
     book.stencil(Medium, 128);
     book.stencil(Large, 256);
-    for block in [8, 16, 64, 256, 1024, 4096] {
+    book.halo(Small, 28);
+    book.halo(Medium, 124);
+    book.halo(Large, 252);
+    for block in [8, 16, 64, 256, 512, 1024, 4096] {
         book.vector(Small, block, 16 << 10);
         book.vector(Medium, block, 256 << 10);
         book.vector(Large, block, 4 << 20);
@@ -651,6 +672,8 @@ mod tests {
             ("stencil_x", Tier::Large, 524_288, 65_536),
             ("stencil_y", Tier::Large, 524_288, 256),
             ("stencil_z", Tier::Large, 524_288, 1),
+            ("halo3D_z2", Tier::Medium, 246_016, 15_376),
+            ("vector_512B", Tier::Medium, 262_144, 512),
             ("subarray_47B", Tier::Medium, 61_100, 1300),
         ] {
             assert_eq!(find(layout, tier), (bytes, segments), "{layout}");

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 /// Arguments of `libcopy type bench` that are about commit.
 #[derive(Args, Debug)]
 pub struct CommitArgs {
-    /// Measure commit, not moving: of TYPE, or of a subarray of three million segments and of
-    /// indexed types of a million entries
+    /// Measure commit, not moving: of TYPE, or of a subarray of three million segments, of indexed
+    /// types of a million entries and of structs of a tenth as many subarrays
     #[arg(long)]
     pub commit: bool,
 
@@ -105,8 +105,11 @@ fn equal(name: &str, what: &str, child: Datatype, displacements: Vec<i64>) -> Ca
     }
 }
 
+/// Where the numbers of a case begin.
+const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+
 fn cases(n: usize) -> Result<Vec<Case>> {
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Random(SEED);
     let double = Datatype::named(Named::Double);
     let ones = vec![1; n];
     // The distance from one block to the next, which is one behind its end or farther.
@@ -286,7 +289,115 @@ fn cases(n: usize) -> Result<Vec<Case>> {
         double,
         at.collect(),
     ));
+    all.extend(structs(n.div_ceil(10).max(3)));
     Ok(all)
+}
+
+/// Structs of `n` subarrays, as `tests/peers/mpi_commit.c` makes them with an MPI library: the same
+/// numbers in the same order. What a case makes includes its subarrays.
+fn structs(n: usize) -> impl Iterator<Item = Case> {
+    /// The array of a member, the slowest dimension first.
+    type Array = &'static [u64];
+    /// Chooses the box within the array: sizes and starts.
+    type Choice = fn(&mut Random, Array) -> ([u64; 3], [u64; 3]);
+    const SQUARE: Array = &[10, 8];
+    const WIDE: Array = &[10, 64];
+    const CUBE: Array = &[10, 8, 4];
+    fn within(random: &mut Random, array: Array, sizes: [u64; 3]) -> ([u64; 3], [u64; 3]) {
+        let mut starts = [0; 3];
+        for (start, (all, size)) in starts.iter_mut().zip(array.iter().zip(sizes)) {
+            *start = random.below(all - size + 1);
+        }
+        (sizes, starts)
+    }
+    let kinds: [(&str, &str, Array, Choice); 6] = [
+        (
+            "struct: boxes",
+            "1..4 x 1..4 of 10 x 8 doubles",
+            SQUARE,
+            |r, array| {
+                let sizes = [1 + r.below(4), 1 + r.below(4), 1];
+                within(r, array, sizes)
+            },
+        ),
+        (
+            "struct: equal boxes",
+            "3 x 2 of 10 x 8 doubles",
+            SQUARE,
+            |r, array| within(r, array, [3, 2, 1]),
+        ),
+        (
+            "struct: rows",
+            "1..4 rows of 8 doubles",
+            SQUARE,
+            |r, array| {
+                let sizes = [1 + r.below(4), 8, 1];
+                within(r, array, sizes)
+            },
+        ),
+        (
+            "struct: equal rows",
+            "3 rows of 8 doubles",
+            SQUARE,
+            |r, array| within(r, array, [3, 8, 1]),
+        ),
+        (
+            "struct: wide boxes",
+            "1..4 x 20..49 of 10 x 64 doubles",
+            WIDE,
+            |r, array| {
+                let sizes = [1 + r.below(4), 20 + r.below(30), 1];
+                within(r, array, sizes)
+            },
+        ),
+        (
+            "struct: cubes",
+            "1..3 x 1..3 x 1..2 of 10 x 8 x 4 doubles",
+            CUBE,
+            |r, array| {
+                let sizes = [1 + r.below(3), 1 + r.below(3), 1 + r.below(2)];
+                within(r, array, sizes)
+            },
+        ),
+    ];
+    let double = Datatype::named(Named::Double);
+    let boxes = kinds.map(|(name, what, array, choice)| {
+        let double = double.clone();
+        let build = move || {
+            let mut random = Random(SEED);
+            let mut children = Vec::with_capacity(n);
+            for _ in 0..n {
+                let (sizes, starts) = choice(&mut random, array);
+                let (sizes, starts) = (&sizes[..array.len()], &starts[..array.len()]);
+                children.push(double.subarray(array, sizes, starts, Order::C)?);
+            }
+            let bytes = 8 * array.iter().product::<u64>() as i64;
+            let places: Vec<i64> = (0..n as i64).map(|i| i * bytes).collect();
+            Datatype::structure(&vec![1; n], &places, &children)
+        };
+        Case {
+            name: name.to_owned(),
+            what: format!("subarrays of {what}, each a type of its own"),
+            build: Box::new(build),
+        }
+    });
+    // One type, at irregular and at regular places.
+    let shared = [("struct: one type", 8), ("struct: one type, even", 1)].map(|(name, gaps)| {
+        let double = double.clone();
+        let build = move || {
+            let mut random = Random(SEED);
+            let child = double.subarray(SQUARE, &[3, 2], &[1, 2], Order::C)?;
+            let places = places(&vec![80; n], |_| random.below(gaps));
+            let places: Vec<i64> = places.iter().map(|at| 8 * at).collect();
+            Datatype::structure(&vec![1; n], &places, &vec![child; n])
+        };
+        Case {
+            name: name.to_owned(),
+            what: format!("one subarray of 3 x 2 of 10 x 8 doubles, {gaps} distances"),
+            build: Box::new(build),
+        }
+    });
+    boxes.into_iter().chain(shared)
 }
 
 /// Measures; `expression` is the one type that the command line names.

@@ -70,6 +70,9 @@ pub fn run(args: &TuneArgs) -> Result<()> {
         for (name, value) in &kernels.flags {
             println!("  {name}: {}", if *value { "yes" } else { "no" });
         }
+        if let Some(pieces) = kernels.remembered {
+            println!("  lists of up to {pieces} pieces are moved in their own order");
+        }
         let path: std::path::PathBuf = Profile::save(&profile)?;
         println!("profile: {}", path.display());
         print!("{}", libcopy::policy::Policy::load()?.table());

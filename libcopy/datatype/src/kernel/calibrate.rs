@@ -10,12 +10,11 @@ use std::time::{Duration, Instant};
 
 use super::super::offsets::Offsets;
 use super::caches::{first_level, second_level_bytes};
-use super::indexed::{Pieces, pieces};
-use super::instructions::has_512;
+use super::indexed::{Pieces, pieces_by};
 use super::loop_nest::{Dim, Nest};
 use super::profile::CpuProfile;
 use super::profile::{Block, LEVELS, MEDIUM};
-use super::sorted::{REMEMBERED, Sorted};
+use super::sorted::{Moves, Sorted};
 
 /// What [`CpuProfile::calibrate`] found.
 #[derive(Clone, Debug)]
@@ -27,6 +26,9 @@ pub struct Calibration {
     pub changes: Vec<(usize, usize, &'static str)>,
     /// Flags that differ from the vendor's table, by name.
     pub flags: Vec<(&'static str, bool)>,
+    /// Pieces of a list whose branches the processor remembers: a power of two, or 0. `None` if that was not
+    /// measured.
+    pub remembered: Option<usize>,
     /// Whether all was measured before the time was over.
     pub is_complete: bool,
 }
@@ -60,6 +62,7 @@ impl CpuProfile {
             profile: vendor.clone(),
             changes: Vec::new(),
             flags: Vec::new(),
+            remembered: None,
             is_complete: true,
         };
         let totals: [usize; MEASURED] = [
@@ -81,10 +84,11 @@ impl CpuProfile {
             found.profile.few_far_writes = flag;
             found.flags.push(("few-far-writes", flag));
         }
-        if !bench.is_over() && bench.remembers_otherwise(vendor) {
-            let flag = !vendor.remembers_lengths;
-            found.profile.remembers_lengths = flag;
-            found.flags.push(("remembers-lengths", flag));
+        if !bench.is_over() {
+            found.remembered = bench.remembered();
+            if let Some(pieces) = found.remembered {
+                found.profile.remembered = pieces;
+            }
         }
         // The lengths that stand for their classes, with the kernels that know them.
         let medium = MEDIUM.into_iter().chain([104]);
@@ -180,20 +184,37 @@ impl Bench {
         })
     }
 
-    /// Whether a list of as many pieces as a processor may remember is better moved in the other order than the
-    /// table's.
-    fn remembers_otherwise(&mut self, vendor: &CpuProfile) -> bool {
+    /// Up to how many pieces a list is moved in less time in its own order, with branches that the processor
+    /// remembers, than sorted by length. `None` without time to find out.
+    fn remembered(&mut self) -> Option<usize> {
+        /// The least and the most pieces that are tried, in powers of two: a list is longer than what a
+        /// processor has for other branches, and shorter than its second-level cache.
+        const TRIED: std::ops::RangeInclusive<u32> = 9..=15;
+        let mut found = 0;
+        for power in TRIED {
+            if self.is_over() {
+                return None;
+            }
+            match self.is_remembered(1 << power) {
+                Some(true) => found = 1 << power,
+                Some(false) => break,
+                // A longer list has no room.
+                None => break,
+            }
+        }
+        Some(found)
+    }
+
+    /// Whether a list of `n` pieces is moved in less time in its own order; `None` if there is no room for it.
+    fn is_remembered(&mut self, n: usize) -> Option<bool> {
         const WORD: i32 = 8;
         const LONGEST: u64 = 16;
-        /// Times that the list is moved, each way, in a row.
+        /// Times that the list is moved each way. The processor learns the branches from the first of them.
         const TIMES: usize = 6;
-        if has_512() {
-            // Masks move such a list without a branch.
-            return false;
-        }
         let (mut state, mut end) = (1u64, 0);
-        let (mut offsets, mut starts) = (Vec::new(), vec![0]);
-        for i in 0..REMEMBERED as i32 {
+        let (mut offsets, mut starts) = (Vec::with_capacity(n), Vec::with_capacity(n + 1));
+        starts.push(0);
+        for i in 0..n as i32 {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
@@ -202,44 +223,35 @@ impl Bench {
             end += WORD * (1 + (state >> 33) % LONGEST) as i32;
             starts.push(end);
         }
-        let reach = (end + REMEMBERED as i32 * WORD) as usize;
+        let reach = (end + n as i32 * WORD) as usize;
         let offsets = Offsets::Narrow(Arc::new(offsets));
         let starts = Offsets::Narrow(Arc::new(starts));
         let sorted = Sorted::of_lists(&offsets, &starts);
-        let Some((user, packed)) = self.memory.split_at_mut_checked(reach) else {
-            return false;
-        };
+        let (user, packed) = self.memory.split_at_mut_checked(reach)?;
         if packed.len() < end as usize {
-            return false;
+            return None;
         }
-        let mut orders = [None, Some(&sorted)];
-        if vendor.remembers_lengths {
-            orders.reverse();
-        }
-        // Twice, and longer: of many, one is the first by chance.
-        [3, 8].into_iter().all(|rounds| {
-            let mut least = [f64::INFINITY; 2];
-            for _ in 0..rounds {
-                for (sorted, least) in orders.into_iter().zip(&mut least) {
-                    let list = Pieces {
-                        offsets: &offsets,
-                        starts: &starts,
-                        sorted,
-                    };
-                    let (user, packed) = (user.as_mut_ptr(), packed.as_mut_ptr());
-                    let start = Instant::now();
-                    for _ in 0..TIMES {
-                        // SAFETY: both buffers hold all pieces.
-                        unsafe {
-                            pieces::<true>(user, list, (0, REMEMBERED), packed);
-                            pieces::<false>(user, list, (0, REMEMBERED), packed);
-                        }
-                    }
-                    *least = least.min(start.elapsed().as_secs_f64());
-                }
+        let mut least = [[f64::INFINITY; 2]; 2];
+        for (least, sorted) in least.iter_mut().zip([None, Some(&sorted)]) {
+            let list = Pieces {
+                offsets: &offsets,
+                starts: &starts,
+                sorted,
+            };
+            let (user, packed) = (user.as_mut_ptr(), packed.as_mut_ptr());
+            let (range, moves) = ((0, n), Moves::Overlapping);
+            for _ in 0..TIMES {
+                let start = Instant::now();
+                // SAFETY: both buffers hold all pieces; every processor has such moves.
+                unsafe { pieces_by::<true>(user, list, range, packed, moves) };
+                let middle = Instant::now();
+                // SAFETY: as above.
+                unsafe { pieces_by::<false>(user, list, range, packed, moves) };
+                least[0] = least[0].min((middle - start).as_secs_f64());
+                least[1] = least[1].min(middle.elapsed().as_secs_f64());
             }
-            least[0] < GAIN * least[1]
-        })
+        }
+        Some(least[0].iter().sum::<f64>() < least[1].iter().sum::<f64>())
     }
 
     /// How long one profile's kernels take compared with the other's, packing and unpacking, by the least
@@ -308,6 +320,7 @@ mod tests {
         let start = Instant::now();
         let none = CpuProfile::calibrate(Duration::ZERO);
         assert!(!none.is_complete && none.changes.is_empty() && none.flags.is_empty());
+        assert_eq!(none.remembered, None);
         assert_eq!(&none.profile, CpuProfile::of_vendor());
         let some = CpuProfile::calibrate(Duration::from_millis(20));
         // Debug builds and other tests beside it take a while for the last of the measurements.
@@ -320,25 +333,31 @@ mod tests {
         for (name, value) in &some.flags {
             expected.set_flag(name, *value);
         }
+        if let Some(pieces) = some.remembered {
+            expected.set_remembered(pieces);
+        }
         assert_eq!(some.profile, expected);
     }
 
+    /// A number of pieces is measured, whatever the table says, with each set of instructions.
     #[test]
     #[cfg_attr(miri, ignore = "measures")]
-    fn no_order_of_pieces_is_better_than_itself() {
-        InstructionSet::Avx2.limit();
-        let mut bench = Bench {
-            memory: vec![1; 1 << 20],
-            start: Instant::now(),
-            budget: Duration::from_secs(1),
-        };
-        let wants = [false, true].map(|remembers_lengths| {
-            bench.remembers_otherwise(&CpuProfile {
-                remembers_lengths,
-                ..CpuProfile::of_vendor().clone()
-            })
-        });
-        assert_ne!(wants, [true, true]);
+    fn what_the_processor_remembers_is_a_number() {
+        for (set, _) in InstructionSet::ALL {
+            set.limit();
+            let mut bench = Bench {
+                memory: vec![1; 3 << 20],
+                start: Instant::now(),
+                budget: Duration::from_secs(10),
+            };
+            let found = bench.remembered().unwrap();
+            assert!(found == 0 || found.is_power_of_two() && (1 << 9..=1 << 15).contains(&found));
+            // Without room for the shortest list there is none, without time no answer.
+            bench.memory.truncate(1000);
+            assert_eq!(bench.remembered(), Some(0));
+            bench.budget = Duration::ZERO;
+            assert_eq!(bench.remembered(), None);
+        }
     }
 
     #[test]

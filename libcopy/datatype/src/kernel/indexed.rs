@@ -5,11 +5,11 @@
 use super::super::offsets::Offsets;
 use super::caches::{first_level, fit_second, overflow_last};
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-use super::instructions::{has_512, has_avx2};
-use super::piece::{dense, several};
+use super::instructions::has_avx2;
+use super::piece::{dense, halves, several};
 use super::prefetch::{prefetch, prefetch_to_write};
 pub(super) use super::sorted::Number;
-use super::sorted::{BOTH, NOTHING, PLACES, Sorted, in_order};
+use super::sorted::{BOTH, Moves, NOTHING, PLACES, Sorted, in_order};
 
 /// Moves one block; `PACK` says which way.
 ///
@@ -194,20 +194,38 @@ pub(in super::super) unsafe fn pieces<const PACK: bool>(
     range: (usize, usize),
     packed: *mut u8,
 ) {
+    let moves = Moves::of_list(pieces.offsets.len());
+    // SAFETY: the caller's promise.
+    unsafe { pieces_by::<PACK>(user, pieces, range, packed, moves) }
+}
+
+/// As [`pieces`]; what is not sorted is moved so.
+///
+/// # Safety
+///
+/// As for [`pieces`]; the processor has what the moves take.
+pub(super) unsafe fn pieces_by<const PACK: bool>(
+    user: *mut u8,
+    pieces: Pieces,
+    range: (usize, usize),
+    packed: *mut u8,
+    moves: Moves,
+) {
+    let order = (pieces.sorted, moves);
     // SAFETY: the caller's promise.
     unsafe {
         match (pieces.offsets, pieces.starts) {
             (Offsets::Narrow(o), Offsets::Narrow(s)) => {
-                piecewise::<PACK, i32, i32>(user, (o, s), pieces.sorted, range, packed)
+                piecewise::<PACK, i32, i32>(user, (o, s), order, range, packed)
             }
             (Offsets::Wide(o), Offsets::Narrow(s)) => {
-                piecewise::<PACK, i64, i32>(user, (o, s), pieces.sorted, range, packed)
+                piecewise::<PACK, i64, i32>(user, (o, s), order, range, packed)
             }
             (Offsets::Narrow(o), Offsets::Wide(s)) => {
-                piecewise::<PACK, i32, i64>(user, (o, s), pieces.sorted, range, packed)
+                piecewise::<PACK, i32, i64>(user, (o, s), order, range, packed)
             }
             (Offsets::Wide(o), Offsets::Wide(s)) => {
-                piecewise::<PACK, i64, i64>(user, (o, s), pieces.sorted, range, packed)
+                piecewise::<PACK, i64, i64>(user, (o, s), order, range, packed)
             }
         }
     }
@@ -226,7 +244,7 @@ const AHEAD: usize = 16;
 unsafe fn piecewise<const PACK: bool, O: Number, S: Number>(
     user: *mut u8,
     (offsets, starts): (&[O], &[S]),
-    sorted: Option<&Sorted>,
+    (sorted, moves): (Option<&Sorted>, Moves),
     (first, end): (usize, usize),
     packed: *mut u8,
 ) {
@@ -259,9 +277,9 @@ unsafe fn piecewise<const PACK: bool, O: Number, S: Number>(
     let (near, rest) = (starts[asked].get() - starts[0].get(), &offsets[asked..]);
     // SAFETY: the caller's promise, for the pieces before `asked` and for those from it on.
     unsafe {
-        each_piece::<PACK, true, O, S>(user, offsets, &starts[..=asked], packed);
+        each_piece::<PACK, true, O, S>(moves, user, offsets, &starts[..=asked], packed);
         let packed = packed.wrapping_offset(near);
-        each_piece::<PACK, false, O, S>(user, rest, &starts[asked..], packed);
+        each_piece::<PACK, false, O, S>(moves, user, rest, &starts[asked..], packed);
     }
 }
 
@@ -270,9 +288,10 @@ unsafe fn piecewise<const PACK: bool, O: Number, S: Number>(
 ///
 /// # Safety
 ///
-/// As for [`pieces`].
+/// As for [`pieces_by`].
 #[inline(always)]
 unsafe fn each_piece<const PACK: bool, const ASK: bool, O: Number, S: Number>(
+    moves: Moves,
     user: *mut u8,
     offsets: &[O],
     starts: &[S],
@@ -293,7 +312,7 @@ unsafe fn each_piece<const PACK: bool, const ASK: bool, O: Number, S: Number>(
             // SAFETY: the caller's promise.
             unsafe { in_turn::<PACK, ASK, 32, O, S>(user, offsets, starts, packed) }
         }
-        if has_512() {
+        if moves == Moves::Masks {
             // SAFETY: the caller's promise; the processor has masks.
             return unsafe { in_turn::<PACK, ASK, MASKS, O, S>(user, offsets, starts, packed) };
         }
@@ -302,9 +321,29 @@ unsafe fn each_piece<const PACK: bool, const ASK: bool, O: Number, S: Number>(
             return unsafe { with_avx2::<PACK, ASK, O, S>(user, offsets, starts, packed) };
         }
     }
+    let _ = moves;
     // SAFETY: the caller's promise.
-    unsafe { in_turn::<PACK, ASK, 32, O, S>(user, offsets, starts, packed) }
+    unsafe { with_any::<PACK, ASK, O, S>(user, offsets, starts, packed) }
 }
+
+/// As [`each_piece`] on any processor. A function of its own: within its caller, the loop had too few registers.
+///
+/// # Safety
+///
+/// As for [`each_piece`].
+#[inline(never)]
+unsafe fn with_any<const PACK: bool, const ASK: bool, O: Number, S: Number>(
+    user: *mut u8,
+    offsets: &[O],
+    starts: &[S],
+    packed: *mut u8,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { in_turn::<PACK, ASK, HALVES, O, S>(user, offsets, starts, packed) }
+}
+
+/// The step of [`in_turn`] that stands for vectors of 16 bytes, two at a time.
+const HALVES: usize = 16;
 
 /// The step of [`in_turn`] that stands for masked vectors.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -340,6 +379,7 @@ unsafe fn in_turn<const PACK: bool, const ASK: bool, const STEP: usize, O: Numbe
             match STEP {
                 #[cfg(all(target_arch = "x86_64", not(miri)))]
                 MASKS => super::x86::masked(to, from, len),
+                HALVES => halves(to, from, len),
                 _ => several::<STEP>(to, from, len),
             }
         }

@@ -50,6 +50,36 @@ pub(super) unsafe fn several<const STEP: usize>(to: *mut u8, from: *const u8, le
     }
 }
 
+/// Copies one piece of a list in vectors of 16 bytes: two at a time, then one or two of which the last one ends
+/// with the piece.
+///
+/// # Safety
+///
+/// As for [`dense`].
+#[inline(always)]
+pub(super) unsafe fn halves(to: *mut u8, from: *const u8, len: usize) {
+    const STEP: usize = 16;
+    // SAFETY: the caller's promise.
+    unsafe {
+        if len < STEP {
+            return short_blocks::short(to, from, len);
+        }
+        if len > LONGEST {
+            return dense(to, from, len);
+        }
+        let mut at = 0;
+        while at + 2 * STEP < len {
+            std::ptr::copy_nonoverlapping(from.add(at), to.add(at), 2 * STEP);
+            at += 2 * STEP;
+        }
+        if at + STEP < len {
+            std::ptr::copy_nonoverlapping(from.add(at), to.add(at), STEP);
+        }
+        let last = len - STEP;
+        std::ptr::copy_nonoverlapping(from.add(last), to.add(last), STEP);
+    }
+}
+
 /// Copies one of many pieces whose lengths vary; most have at least [`SMALL`] bytes.
 ///
 /// # Safety

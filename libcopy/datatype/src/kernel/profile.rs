@@ -112,10 +112,16 @@ pub struct CpuProfile {
     /// Pairs of blocks of 33 to 63 bytes are written at once however many pages they are in, and
     /// read in AVX2's vectors where there are many.
     pub(super) pairs_far: bool,
-    /// The processor remembers the branches of a list of some thousand pieces that is moved again and again, so
-    /// that without masks such a list is moved in its own order instead of sorted by length.
-    pub(super) remembers_lengths: bool,
+    /// Masks move the pieces of a list in less time than overlapping vectors do whose branches the processor
+    /// remembers.
+    pub(super) masked_lists: bool,
+    /// Pieces of a list that is moved again and again up to which the processor remembers the branches, so that
+    /// without masks such a list is moved in its own order instead of sorted by length.
+    pub(super) remembered: usize,
 }
+
+/// What [`CpuProfile::remembered`] is called in files.
+const REMEMBERED: &str = "remembered-pieces";
 
 type Flag = (&'static str, fn(&mut CpuProfile) -> &mut bool);
 
@@ -131,7 +137,7 @@ pub(super) const FLAGS: [Flag; 11] = [
     ("masked-far", |p| &mut p.masked_far),
     ("vectors-from-32", |p| &mut p.vectors_from_32),
     ("pairs-far", |p| &mut p.pairs_far),
-    ("remembers-lengths", |p| &mut p.remembers_lengths),
+    ("masked-lists", |p| &mut p.masked_lists),
 ];
 
 use Block::{Ahead1, Ahead2, Ahead4, Asked, Avx2, Memcpy, Narrow, Strings, Whole32, Whole64, Wide};
@@ -161,7 +167,8 @@ const INTEL: CpuProfile = CpuProfile {
     vectors_from_32: false,
     slow_strings: false,
     pairs_far: false,
-    remembers_lengths: true,
+    masked_lists: true,
+    remembered: 4096,
 };
 
 const AMD: CpuProfile = CpuProfile {
@@ -189,7 +196,8 @@ const AMD: CpuProfile = CpuProfile {
     vectors_from_32: true,
     slow_strings: false,
     pairs_far: true,
-    remembers_lengths: true,
+    masked_lists: false,
+    remembered: 8192,
 };
 
 /// AMD's before Zen 5: without string instructions. On Zen 3, `rep movsb` takes half as long again as vectors
@@ -205,6 +213,8 @@ const AMD_BEFORE_ZEN_5: CpuProfile = CpuProfile {
         [Whole64, Whole64, Whole64, Memcpy],
     ],
     slow_strings: true,
+    masked_lists: true,
+    remembered: 4096,
     ..AMD
 };
 
@@ -260,6 +270,12 @@ impl CpuProfile {
         }
     }
 
+    /// Has lists of up to as many pieces moved in their own order where that depends on how many branches the
+    /// processor remembers, which [`CpuProfile::calibrate`] measures.
+    pub fn set_remembered(&mut self, pieces: usize) {
+        self.remembered = pieces;
+    }
+
     /// As lines `name = value`.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
@@ -275,6 +291,7 @@ impl CpuProfile {
                 if *flag(&mut copy) { "yes" } else { "no" }
             );
         }
+        let _ = writeln!(text, "{REMEMBERED} = {}", self.remembered);
         text
     }
 
@@ -284,6 +301,7 @@ impl CpuProfile {
         let mut profile = INTEL.clone();
         let mut names: Vec<String> = profile.rows().map(|(name, _)| name).collect();
         names.extend(FLAGS.iter().map(|(name, _)| (*name).to_owned()));
+        names.push(REMEMBERED.to_owned());
         for line in text.lines() {
             let (name, value) = line.split_once(" = ")?;
             let at = names.iter().position(|known| known == name)?;
@@ -299,12 +317,14 @@ impl CpuProfile {
                 } else {
                     profile.long[at - medium] = levels;
                 }
-            } else {
-                *FLAGS[at - rows].1(&mut profile) = match value {
+            } else if let Some((_, flag)) = FLAGS.get(at - rows) {
+                *flag(&mut profile) = match value {
                     "yes" => true,
                     "no" => false,
                     _ => return None,
                 };
+            } else {
+                profile.remembered = value.parse().ok().filter(|pieces| *pieces < 1 << 32)?;
             }
         }
         names.iter().all(String::is_empty).then_some(profile)
@@ -398,6 +418,7 @@ impl CpuProfile {
         for (_, flag) in FLAGS {
             *flag(&mut profile) = next() % 2 == 1;
         }
+        profile.remembered = 64 << (next() % 10);
         profile
     }
 }
@@ -460,8 +481,8 @@ mod tests {
                 twice.push(lines[i]);
                 assert_eq!(CpuProfile::from_text(&twice.join("\n")), None, "{i} twice");
                 let mut damaged = lines.clone();
-                let cut = &lines[i][..lines[i].len() - 1];
-                damaged[i] = cut;
+                let cut = lines[i].replace(" = ", " = -");
+                damaged[i] = &cut;
                 assert_eq!(CpuProfile::from_text(&damaged.join("\n")), None, "{cut}");
             }
         }

@@ -2,12 +2,12 @@
 
 //! Which loop copies a nest.
 
-use super::instructions::has_512;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use super::loop_nest::blocks;
 use super::loop_nest::{DIMS, Dim, Nest, SMALL};
 use super::piece::dense;
 use super::profile::CpuProfile;
+use super::sorted::Moves;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use super::x86;
 use super::{far, long_blocks, short_blocks, transpose};
@@ -133,11 +133,11 @@ pub(in super::super) fn name(len: usize, dims: &[Dim]) -> String {
 }
 
 /// Which loop [`pieces`] runs, for a person.
-pub(in super::super) fn name_of_pieces(sorted: bool) -> &'static str {
-    match sorted {
-        true => "sorted by length, a batch at a time",
-        false if has_512() => "with masked vectors",
-        false => "each by its length",
+pub(in super::super) fn name_of_pieces(sorted: bool, n: usize) -> &'static str {
+    match Moves::of_list(n) {
+        _ if sorted => "sorted by length, a batch at a time",
+        Moves::Masks => "with masked vectors",
+        Moves::Overlapping => "each by its length",
     }
 }
 

@@ -60,18 +60,44 @@ pub(super) const PLACES: u8 = 1;
 /// Those, and where they are packed to.
 pub(super) const BOTH: u8 = 2;
 
-/// Shorter lists are not sorted.
+/// Shorter lists are not sorted, nor are those whose branches the processor remembers
+/// ([`CpuProfile::remembered`]).
 const FEWEST: usize = 64;
-
-/// Nor are those of up to this number of pieces where the processor remembers the branches of a list that is moved again
-/// and again ([`CpuProfile::remembers_lengths`]).
-pub(super) const REMEMBERED: usize = 4096;
 
 /// The same where masks move pieces of up to 64 bytes without a branch.
 const FEWEST_WITH_MASKS: usize = 4096;
 
 /// With masks, at least one piece of so many must be longer than these.
 const MIXED: usize = 16;
+
+/// What moves the pieces of a list in their own order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Moves {
+    /// AVX-512's masks: no branch depends on a length up to 64 bytes.
+    Masks,
+    /// Vectors, of which the last one overlaps the one before: branches that depend on the length.
+    Overlapping,
+}
+
+impl Moves {
+    /// What is best for a list of `n` pieces.
+    #[inline]
+    pub(in super::super) fn of_list(n: usize) -> Moves {
+        if !has_512() {
+            return Moves::Overlapping;
+        }
+        // A few pieces are moved before a table is looked at.
+        if n < FEWEST {
+            return Moves::Masks;
+        }
+        let profile = CpuProfile::here();
+        if profile.masked_lists || n > profile.remembered {
+            Moves::Masks
+        } else {
+            Moves::Overlapping
+        }
+    }
+}
 
 /// In which order the pieces of a list are moved.
 #[derive(Clone, Debug)]
@@ -93,12 +119,9 @@ impl Sorted {
     /// The order of a list's pieces; `None` where sorting them does not pay.
     pub(in super::super) fn new(offsets: &Offsets, starts: &Offsets) -> Option<Sorted> {
         let n = offsets.len();
-        let pays = if has_512() {
-            n >= FEWEST_WITH_MASKS && is_mixed(starts)
-        } else if CpuProfile::here().remembers_lengths {
-            n > REMEMBERED
-        } else {
-            n >= FEWEST
+        let pays = match Moves::of_list(n) {
+            Moves::Masks => n >= FEWEST_WITH_MASKS && is_mixed(starts),
+            Moves::Overlapping => n >= FEWEST && n > CpuProfile::here().remembered,
         };
         pays.then(|| Sorted::of_lists(offsets, starts))
     }

@@ -39,6 +39,9 @@ pub(super) enum Lengths<'a> {
     Each(&'a [u64]),
 }
 
+/// Pieces at one distance: how many, the distance, and the bytes of each.
+type Row = (i64, i64, i64);
+
 /// The blocks of an indexed type.
 pub(super) struct Blocks<'a> {
     pub(super) lengths: Lengths<'a>,
@@ -86,7 +89,7 @@ impl Blocks<'_> {
     /// Where the first block with data is, and all pieces, none beside the one before it. `None`
     /// if they would be much more than their description. All places must fit into `N`, and the
     /// bytes of all pieces into `S`.
-    pub(super) fn list<N: Number, S: Number>(&self) -> Option<(i64, List<N, S>)> {
+    fn list<N: Number, S: Number>(&self) -> Option<(i64, List<N, S>)> {
         /// Most pieces for each block, on average.
         const MOST: u64 = 8;
         if self.pieces_per_block()? > MOST {
@@ -163,6 +166,44 @@ impl Blocks<'_> {
             starts.push(total);
         }
         List::joined(offsets, starts)
+    }
+
+    /// Where each block is from the first one, if all are the same row of three pieces or more, and no row
+    /// goes on or touches the next: what [`Arena::by_runs`] finds in the list of their pieces.
+    fn rows<N: Number>(&self) -> Option<(Vec<N>, Row)> {
+        let [first, second, .., last] = self.child else {
+            return None;
+        };
+        let (n, count) = (self.displacements.len(), self.child.len());
+        let stride = second.0 - first.0;
+        let mut pairs = self.child.windows(2);
+        let is_row = pairs.all(|pair| pair[1].0 - pair[0].0 == stride && pair[1].1 == pair[0].1);
+        if !is_row || !matches!(self.lengths, Lengths::All(1)) || n.saturating_mul(count) < MANY {
+            return None;
+        }
+        let (end, next) = (N::of(last.0 + last.1), N::of(last.0.wrapping_add(stride)));
+        let places: Vec<N> = self.places(self.displacements[0]).collect();
+        let meets = |sum: bool, pair: (&N, &N)| {
+            let step = pair.1.minus(*pair.0);
+            sum | (step == end) | (step == next)
+        };
+        if places.iter().zip(&places[1..]).fold(false, meets) {
+            return None;
+        }
+        Some((places, (count as i64, stride, first.1)))
+    }
+
+    /// The blocks as a node, and where it is. `None` if their pieces would be much more than the description;
+    /// all places must fit into `N`, and the bytes of all pieces into `S`.
+    pub(super) fn node<N: Number, S: Number>(&self, arena: &mut Arena) -> Option<Placed> {
+        if let Some((places, (count, stride, len))) = self.rows::<N>() {
+            let piece = arena.dense(len);
+            let row = arena.stream(count, stride, piece);
+            let first = self.displacements[0].wrapping_mul(self.unit);
+            return Some((self.base.wrapping_add(first), arena.equal(places, row)));
+        }
+        let (origin, list) = self.list::<N, S>()?;
+        Some((origin, arena.long(list, Some(self))))
     }
 
     /// Whether each block, as it was described, is one piece of `len` bytes.

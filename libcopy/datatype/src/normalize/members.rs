@@ -5,9 +5,9 @@
 //! Their nodes are made at once: the general way remembers each type and its uses, and keeps a list for
 //! it, which costs more than all else where each member has a type of its own.
 //!
-//! Many small members that differ are written as arrays of pieces. Their nodes (a hash look-up per level
-//! of a nest) would only be searched for equal neighbours, of which there are none, and be written out as a
-//! list of pieces in the end. Whether that is so is seen from a sample of the members.
+//! Many dense or small members are written as arrays of pieces. Their nodes (a hash look-up per level of a
+//! nest) would be written out as a list of pieces in the end; what is regular in that is found in the
+//! arrays as well, in passes over numbers. Whether members are so is seen from a sample of them.
 
 use super::super::datatype::{Contents, Datatype, fastest_first};
 use super::super::form::NodeId;
@@ -188,25 +188,18 @@ impl Members<'_> {
         nest.filter(|nest| nest.pieces <= PIECES)
     }
 
-    /// Whether some members, spread evenly, are small nests that mostly differ from the ones before
-    /// them.
+    /// Whether some members, spread evenly, are dense, or small nests of short blocks.
     fn is_promising(&self) -> bool {
         let n = self.0.len();
-        let (mut bytes, mut pieces, mut equal) = (0u64, 0, 0);
+        let (mut bytes, mut pieces) = (0u64, 0);
         for k in 0..SAMPLE {
-            let i = 1 + k * (n - 2) / (SAMPLE - 1);
-            let (Some(before), Some(nest)) = (self.nest(i - 1), self.nest(i)) else {
+            let Some(nest) = self.nest(k * (n - 1) / (SAMPLE - 1)) else {
                 return false;
             };
-            if self.2[i - 1].id() == self.2[i].id()
-                || (Nest { at: 0, ..before }) == (Nest { at: 0, ..nest })
-            {
-                equal += 1;
-            }
             bytes = bytes.saturating_add((nest.len as u64).saturating_mul(nest.pieces));
             pieces += nest.pieces;
         }
-        4 * equal <= SAMPLE && bytes <= BYTES * pieces
+        pieces == SAMPLE as u64 || bytes <= BYTES * pieces
     }
 
     /// Where the first byte is, and the pieces.
@@ -259,7 +252,7 @@ pub(super) fn placed(
     Some((nest.at, id))
 }
 
-/// The pieces of a struct as one node, if it has many members that are small nests of all kinds.
+/// The pieces of a struct as one node, if it has many members that are dense or small nests.
 pub(super) fn written_out(arena: &mut Arena, datatype: &Datatype, offset: i64) -> Option<Placed> {
     let Contents::Struct {
         blocklengths,

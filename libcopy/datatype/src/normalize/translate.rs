@@ -65,7 +65,7 @@ enum Task<'a> {
     Shift(i64),
     /// Places a value `count` times per dimension, the first dimension innermost.
     Dimensions(i64, Vec<(i64, i64)>),
-    /// Places a value at the blocks of an indexed type.
+    /// Places a value at the blocks of an indexed type, or of a struct of one type.
     Indexed(&'a Datatype, i64),
     /// Emits the members of a struct from the given one on.
     Members(&'a Datatype, i64, usize),
@@ -288,6 +288,11 @@ fn emit<'a>(
             tasks.push(Task::Indexed(datatype, offset));
             tasks.push(Task::Value(child));
         }
+        // One type at many places is what `hindexed` makes.
+        Contents::Struct { children, .. } if is_of_one_type(children) => {
+            tasks.push(Task::Indexed(datatype, offset));
+            tasks.push(Task::Value(&children[0]));
+        }
         Contents::Struct { .. } => {
             let list = lists.last_mut().filter(|list| is_alone(list, tasks));
             if let Some(list) = list {
@@ -305,7 +310,14 @@ fn emit<'a>(
     }
 }
 
-/// The blocks of a large indexed type as arrays, if they are not much more than the type itself.
+/// Whether all members of a struct are of the same type.
+fn is_of_one_type(children: &[Datatype]) -> bool {
+    children
+        .split_first()
+        .is_some_and(|(first, others)| others.iter().all(|child| child.is(first)))
+}
+
+/// The blocks of a large indexed type, or of a struct of one type, as arrays, if they are not much more than the type itself.
 fn large(arena: &mut Arena, datatype: &Datatype, offset: i64, (at, id): Placed) -> Option<Placed> {
     const ENOUGH: usize = 256;
     /// Most pieces of a child.
@@ -331,6 +343,16 @@ fn large(arena: &mut Arena, datatype: &Datatype, offset: i64, (at, id): Placed) 
             displacements,
             child,
         } => (Lengths::All(*blocklength), displacements, child, true),
+        Contents::Struct {
+            blocklengths,
+            displacements,
+            children,
+        } => (
+            Lengths::Each(blocklengths),
+            displacements,
+            children.first()?,
+            true,
+        ),
         _ => return None,
     };
     if displacements.len() < ENOUGH || arena.bounds(id).segments > PIECES {
@@ -356,20 +378,16 @@ fn large(arena: &mut Arena, datatype: &Datatype, offset: i64, (at, id): Placed) 
         child: &pieces,
     };
     let narrow = |value: i64| i32::try_from(value).is_ok();
-    let described = Some(&blocks);
-    Some(if !narrow(datatype.size() as i64) {
-        let (origin, list) = blocks.list::<i64, i64>()?;
-        (origin, arena.long(list, described))
+    if !narrow(datatype.size() as i64) {
+        blocks.node::<i64, i64>(arena)
     } else if !narrow(datatype.true_extent()) {
-        let (origin, list) = blocks.list::<i64, i32>()?;
-        (origin, arena.long(list, described))
+        blocks.node::<i64, i32>(arena)
     } else {
-        let (origin, list) = blocks.list::<i32, i32>()?;
-        (origin, arena.long(list, described))
-    })
+        blocks.node::<i32, i32>(arena)
+    }
 }
 
-/// Places the blocks of an indexed type.
+/// Places the blocks of an indexed type, or of a struct of one type.
 fn blocks(
     arena: &mut Arena,
     list: &mut Vec<Placed>,
@@ -408,6 +426,16 @@ fn blocks(
             list.reserve(displacements.len());
             for (&length, &displacement) in blocklengths.iter().zip(displacements.iter()) {
                 block(list, length, displacement, child);
+            }
+        }
+        Contents::Struct {
+            blocklengths,
+            displacements,
+            children,
+        } => {
+            list.reserve(displacements.len());
+            for (&length, &displacement) in blocklengths.iter().zip(displacements.iter()) {
+                block(list, length, displacement, &children[0]);
             }
         }
         Contents::IndexedBlock {

@@ -12,7 +12,7 @@ use super::buffer::Buffer;
 pub(super) const ONCE: u64 = 256 << 10;
 
 /// What goes through a buffer of at most this many bytes goes through the stack.
-const STACK: usize = 16 << 10;
+const STACK: u64 = 16 << 10;
 
 /// Packs and unpacks a range of the stream, at most `most` bytes at a time.
 ///
@@ -29,20 +29,54 @@ pub(super) unsafe fn bounce(
 ) {
     let size = range.end - range.start;
     let most = if size <= ONCE { most.max(size) } else { most };
-    if size <= STACK as u64 {
-        let mut few = [MaybeUninit::<u8>::uninit(); STACK];
-        let few = few.as_mut_ptr().cast::<u8>();
-        // SAFETY: the caller's promise; there is room for everything, and what is read was
-        // written before.
-        unsafe {
-            from.pack_raw(source, range.clone(), few);
-            to.unpack_raw(few, range, target);
-        }
-        return;
-    }
     // On the heap: the caller's stack may be a small one.
-    let mut buffer = Buffer::of_thread(size.min(most) as usize);
-    let chunk = buffer.start();
+    let buffer = match size {
+        0..=STACK => None,
+        _ => Buffer::of_thread(size.min(most) as usize),
+    };
+    // SAFETY: the caller's promise; the buffer has room for `most`.
+    unsafe {
+        match buffer {
+            Some(mut buffer) => through(from, source, to, target, range, (buffer.start(), most)),
+            // Few bytes, or no memory for more at a time.
+            None => over_stack(from, source, to, target, range),
+        }
+    }
+}
+
+/// As [`bounce`], with as many bytes at a time as the stack is used for.
+///
+/// # Safety
+///
+/// As for [`bounce`].
+unsafe fn over_stack(
+    from: &Layout,
+    source: *const u8,
+    to: &Layout,
+    target: *mut u8,
+    range: Range<u64>,
+) {
+    let mut few = [MaybeUninit::<u8>::uninit(); STACK as usize];
+    let few = few.as_mut_ptr().cast::<u8>();
+    // SAFETY: the caller's promise; there is room for so many bytes.
+    unsafe { through(from, source, to, target, range, (few, STACK)) }
+}
+
+/// Packs to the buffer and unpacks from it, at most `most` bytes at a time.
+///
+/// # Safety
+///
+/// As for [`bounce`]; the buffer has room for `most`.
+#[inline]
+unsafe fn through(
+    from: &Layout,
+    source: *const u8,
+    to: &Layout,
+    target: *mut u8,
+    range: Range<u64>,
+    (chunk, most): (*mut u8, u64),
+) {
+    let size = range.end - range.start;
     let step = if size <= most {
         size
     } else {
@@ -72,4 +106,33 @@ pub(super) fn gcd(a: u64, b: u64) -> u64 {
         (a, b) = (b, a % b);
     }
     a.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Datatype;
+
+    /// What is copied where there is no memory for a buffer.
+    #[test]
+    fn without_a_buffer_the_stack_is_enough() {
+        let layout = |text: &str| {
+            let datatype: Datatype = text.parse().unwrap();
+            Layout::new(&datatype, 1).unwrap()
+        };
+        let n = 10_000;
+        let from = layout("vector(10000,1,2,double)");
+        let to = layout("vector(5000,16,19,byte)");
+        let source: Vec<u8> = (0..16 * n).map(|i| (i * 167 / 5) as u8).collect();
+        let (mut target, mut expected) = (vec![0xa5; 19 * n / 2], vec![0xa5; 19 * n / 2]);
+        for i in 0..8 * n {
+            expected[i / 16 * 19 + i % 16] = source[i / 8 * 16 + i % 8];
+        }
+        // SAFETY: both layouts lie in their buffers and have as many bytes.
+        unsafe {
+            let target = target.as_mut_ptr();
+            over_stack(&from, source.as_ptr(), &to, target, 0..from.size());
+        }
+        assert!(target == expected);
+    }
 }

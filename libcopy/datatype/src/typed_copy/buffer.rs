@@ -16,14 +16,16 @@ thread_local! {
 pub(super) struct Buffer(Vec<u8>);
 
 impl Buffer {
-    /// At least `size` bytes from [`Buffer::start`] on.
-    pub(super) fn of_thread(size: usize) -> Buffer {
+    /// At least `size` bytes from [`Buffer::start`] on; `None` if there is no room for them.
+    pub(super) fn of_thread(size: usize) -> Option<Buffer> {
         // A thread that is about to end has nothing to keep.
         let mut kept = KEPT.try_with(Cell::take).unwrap_or_default();
-        if kept.capacity() < size + LINE {
-            kept = Vec::with_capacity(size + LINE);
+        let all = size.checked_add(LINE)?;
+        if kept.capacity() < all {
+            kept = Vec::new();
+            kept.try_reserve_exact(all).ok()?;
         }
-        Buffer(kept)
+        Some(Buffer(kept))
     }
 
     /// At a line's start, so that fewer vectors cross into the next one.
@@ -37,5 +39,18 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let buffer = std::mem::take(&mut self.0);
         let _ = KEPT.try_with(|kept| kept.set(buffer));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_without_room_is_none() {
+        assert!(Buffer::of_thread(usize::MAX).is_none());
+        assert!(Buffer::of_thread(isize::MAX as usize).is_none());
+        let mut buffer = Buffer::of_thread(1000).unwrap();
+        assert_eq!(buffer.start().addr() % LINE, 0);
     }
 }

@@ -31,16 +31,21 @@ struct Stage<const PACK: bool> {
 impl<const PACK: bool> Stage<PACK> {
     /// `count` blocks of `len` bytes, `stride` apart, the first one at `at`; neither they nor short
     /// pieces are longer than an eighth of the capacity.
-    fn new(at: *mut u8, (len, stride, count): (usize, isize, usize), capacity: usize) -> Self {
-        Stage {
+    /// `None` if there is no memory for the buffer.
+    fn new(
+        at: *mut u8,
+        (len, stride, count): (usize, isize, usize),
+        capacity: usize,
+    ) -> Option<Self> {
+        Some(Stage {
             at,
             len,
             stride,
             left: count,
             used: 0..0,
             capacity,
-            buffer: Buffer::of_thread(capacity),
-        }
+            buffer: Buffer::of_thread(capacity)?,
+        })
     }
 
     /// Bytes that the layout's side can take or give.
@@ -238,7 +243,9 @@ pub(super) unsafe fn staged(
     };
     let source = source.cast_mut();
     if let Some(blocks) = flat(to, from) {
-        let mut stage = Stage::<true>::new(target, blocks, capacity);
+        let Some(mut stage) = Stage::<true>::new(target, blocks, capacity) else {
+            return false;
+        };
         // SAFETY: the caller's promise: both streams are equally long.
         unsafe {
             walk(from, from_root, source, &mut stage);
@@ -247,7 +254,9 @@ pub(super) unsafe fn staged(
         return true;
     }
     if let Some(blocks) = flat(from, to) {
-        let mut stage = Stage::<false>::new(source, blocks, capacity);
+        let Some(mut stage) = Stage::<false>::new(source, blocks, capacity) else {
+            return false;
+        };
         // SAFETY: as above; only the target is written.
         unsafe { walk(to, to_root, target, &mut stage) };
         return true;

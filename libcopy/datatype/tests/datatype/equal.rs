@@ -560,3 +560,118 @@ fn a_struct_of_many_different_members_is_the_list_of_their_pieces() {
         );
     }
 }
+
+/// Members that are equal, or dense however long they are, each a type of its own.
+#[test]
+fn a_struct_of_many_equal_or_dense_members_is_the_list_of_their_pieces() {
+    let double = Datatype::named(Named::Double);
+    type Member = fn(&Datatype, u64) -> libcopy_datatype::Result<Datatype>;
+    let kinds: [(&str, Member); 6] = [
+        ("rows", |double, i| {
+            double.subarray(&[10, 80], &[1 + i % 7 % 4, 80], &[i % 5, 0], Order::C)
+        }),
+        ("equal rows", |double, i| {
+            double.subarray(&[10, 8], &[3, 8], &[i * i % 7, 0], Order::C)
+        }),
+        ("equal boxes of rows", |double, i| {
+            double.subarray(&[10, 8], &[3, 2], &[i * i % 7, i % 6], Order::C)
+        }),
+        ("equal pairs", |double, i| {
+            double.subarray(&[10, 8], &[2, 3], &[i * i % 8, i % 5], Order::C)
+        }),
+        ("even boxes", |double, _| {
+            double.subarray(&[10, 8], &[3, 2], &[1, 2], Order::C)
+        }),
+        ("even rows", |double, _| {
+            double.subarray(&[10, 8], &[3, 8], &[1, 0], Order::C)
+        }),
+    ];
+    for (kind, member) in kinds {
+        for n in [256, 1000, 30_000, 70_000_u64] {
+            let children: Vec<Datatype> = (0..n).map(|i| member(&double, i).unwrap()).collect();
+            let places: Vec<i64> = (0..n as i64).map(|i| 6400 * i).collect();
+            let (mut pieces, mut sizes) = (Vec::new(), Vec::new());
+            for (child, place) in children.iter().zip(&places) {
+                for segment in Layout::new(child, 1).unwrap().segments() {
+                    pieces.push(place + segment.offset);
+                    sizes.push(segment.len);
+                }
+            }
+            let lengths = vec![1; children.len()];
+            let members = Datatype::structure(&lengths, &places, &children).unwrap();
+            let listed = Datatype::named(Named::Byte).hindexed(&sizes, &pieces);
+            assert_eq!(members.commit(), listed.unwrap().commit(), "{n} {kind}");
+        }
+    }
+}
+
+/// A struct of one type has the form of the type that MPI calls `hindexed`, and the size and the bounds.
+#[test]
+fn a_struct_of_one_type_is_a_list_of_it() {
+    let double = Datatype::named(Named::Double);
+    let odd = Datatype::structure(&[1, 2], &[0, 5], &[Named::Char.into(), Named::Int.into()]);
+    let children = [
+        double.clone(),
+        double
+            .subarray(&[10, 8], &[3, 2], &[1, 2], Order::C)
+            .unwrap(),
+        double.vector(8, 1, -3).unwrap(),
+        double.vector(2, 1, 3).unwrap(),
+        double.vector(20, 1, 3).unwrap(),
+        double.resized(-3, 11).unwrap(),
+        odd.unwrap().dup(),
+    ];
+    for (which, child) in children.iter().enumerate() {
+        for n in [2, 3, 300, 30_000_usize] {
+            for uneven in [false, true] {
+                let noise = |i: usize| i.wrapping_mul(0x9e37_79b9) >> 7;
+                let length = |i| if uneven { noise(i) as u64 % 3 } else { 1 };
+                let lengths: Vec<u64> = (0..n).map(length).collect();
+                // Some begin where the one before them ends, or continue its row.
+                let place = |i: usize| 640 * i as i64 - 3 + (noise(i) % 4 * 8) as i64;
+                let spread: Vec<i64> = (0..n).map(place).collect();
+                let close: Vec<i64> = (0..n as i64).map(|i| i * child.true_extent()).collect();
+                let (mut at, mut mixed) = (0, Vec::new());
+                for i in 0..n {
+                    mixed.push(at);
+                    at += [child.extent(), 192, 144, 800][noise(i) % 4];
+                }
+                for places in [spread, close, mixed] {
+                    let members = vec![child.clone(); n];
+                    let members = Datatype::structure(&lengths, &places, &members).unwrap();
+                    let listed = child.hindexed(&lengths, &places).unwrap();
+                    let facts = |datatype: &Datatype| {
+                        (
+                            (datatype.size(), *datatype.signature(), datatype.alignment()),
+                            (datatype.lower_bound(), datatype.upper_bound()),
+                            (datatype.true_lower_bound(), datatype.true_upper_bound()),
+                        )
+                    };
+                    let what = format!("{n} of {which}");
+                    assert_eq!(facts(&members), facts(&listed), "{what}");
+                    assert_eq!(members.commit(), listed.commit(), "{what}");
+                    // Each member a type of its own.
+                    let apart: Vec<Datatype> = (0..n).map(|_| child.dup()).collect();
+                    let apart = Datatype::structure(&lengths, &places, &apart).unwrap();
+                    assert_eq!(facts(&members), facts(&apart), "{what}");
+                    let same = |layout: &Datatype| {
+                        let layout = Layout::new(layout, 1).unwrap();
+                        layout.segments().collect::<Vec<_>>()
+                    };
+                    assert!(same(&members) == same(&apart), "{what}");
+                    if n * child.size() as usize / 8 > 1 << 16 && !uneven {
+                        let (mut pieces, mut sizes) = (Vec::new(), Vec::new());
+                        for segment in same(&members) {
+                            pieces.push(segment.offset);
+                            sizes.push(segment.len);
+                        }
+                        let listed = Datatype::named(Named::Byte).hindexed(&sizes, &pieces);
+                        let listed = listed.unwrap();
+                        let form = members.commit();
+                        assert!(which == 4 || form == listed.commit(), "{what} as a list");
+                    }
+                }
+            }
+        }
+    }
+}

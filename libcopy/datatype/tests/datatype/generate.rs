@@ -167,6 +167,10 @@ pub fn tree(choices: &mut Choices, depth: u32, most: u64) -> (Tree, Map) {
     if choice == 0 {
         return named(choices);
     }
+    if choice == 14 && most > 300 && choices.below(2) == 1 {
+        let blocks = many_members(choices, depth.min(3) - 1, most);
+        return checked(choices, Tree::Struct(blocks), most);
+    }
     if choice == 14 {
         let mut left = most;
         let blocks = (0..choices.some(4))
@@ -312,6 +316,35 @@ pub fn tree(choices: &mut Choices, depth: u32, most: u64) -> (Tree, Map) {
     checked(choices, result, most)
 }
 
+/// Hundreds of members of a struct, of one to three types, one behind the other with gaps or anywhere.
+fn many_members(choices: &mut Choices, depth: u32, most: u64) -> Vec<(u64, i64, Tree)> {
+    let kinds: Vec<(Tree, Map)> = (0..1 + choices.below(3))
+        .map(|_| tree(choices, depth, 1 + most / 400))
+        .collect();
+    let longest = kinds.iter().map(|kind| kind.1.entries.len() as u64).max();
+    let even = choices.below(3) == 0;
+    // As many members as fit, and for a few entries each some more than are looked at alone.
+    let room = most / longest.unwrap_or(1).max(1) / if even { 1 } else { 2 };
+    let n = 200.min(room) + choices.below(room.saturating_sub(200).min(3000) + 1);
+    let reach = |kind: &(Tree, Map)| {
+        let (low, high) = kind.1.true_bounds();
+        (high - low).max(kind.1.extent().abs()).clamp(1, 1000)
+    };
+    let reach = kinds.iter().map(reach).max().unwrap_or(1);
+    let places = choices.places(n, reach);
+    let mut noise = choices.noise();
+    let members = places.into_iter().map(|at| {
+        let length = if even {
+            1
+        } else {
+            [1, 1, 1, 0, 2][noise(5) as usize]
+        };
+        let kind = noise(kinds.len() as u64) as usize;
+        (length, at, kinds[kind].0.clone())
+    });
+    members.collect()
+}
+
 /// A type description of some depth and size, its map, and a number of elements of it.
 pub fn counted(choices: &mut Choices) -> (Tree, Map, u64) {
     let depth = 1 + choices.below(8) as u32;
@@ -357,8 +390,21 @@ pub fn build(tree: &Tree) -> Result<Datatype> {
         Tree::IndexedBlock(n, places, child) => build(child)?.indexed_block(*n, places),
         Tree::HindexedBlock(n, places, child) => build(child)?.hindexed_block(*n, places),
         Tree::Struct(blocks) => {
-            let children: Result<Vec<_>> = blocks.iter().map(|b| build(&b.2)).collect();
-            Datatype::structure(&lengths, &places, &children?)
+            // Of an even number of members, those that are described alike are one type.
+            let mut known: Vec<(&Tree, Datatype)> = Vec::new();
+            let mut children = Vec::new();
+            for (_, _, tree) in blocks {
+                let found = known.iter().find(|(other, _)| *other == tree);
+                let child = match found {
+                    Some((_, child)) if blocks.len() % 2 == 0 => child.clone(),
+                    _ => build(tree)?,
+                };
+                if found.is_none() && known.len() < 4 {
+                    known.push((tree, child.clone()));
+                }
+                children.push(child);
+            }
+            Datatype::structure(&lengths, &places, &children)
         }
         Tree::Subarray(dims, order, child) => {
             let sizes: Vec<u64> = dims.iter().map(|d| d.0).collect();

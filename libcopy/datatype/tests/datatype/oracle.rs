@@ -6,7 +6,7 @@
 use libcopy_datatype::{Distribution, Named, Order};
 
 /// A type as a person would write it down.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Tree {
     Named(Named),
     Dup(Box<Tree>),

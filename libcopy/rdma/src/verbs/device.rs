@@ -427,12 +427,12 @@ impl Regions {
     /// the number write to pieces alone.
     pub unsafe fn new(device: &Arc<Device>, iovs: &[Iov], is_target: bool) -> Result<Regions> {
         let register = |max_gap| -> Result<Vec<Region>> {
-            let ranges = crate::iov::regions(iovs, max_gap);
+            let ranges = crate::iov::regions(iovs, max_gap)?;
+            let most = ranges.len() as u64;
             let regions = ranges.into_iter();
-            regions
-                // SAFETY: the caller keeps the promises.
-                .map(|range| unsafe { Region::new(device, range, is_target) })
-                .collect()
+            // SAFETY: the caller keeps the promises.
+            let regions = regions.map(|range| unsafe { Region::new(device, range, is_target) });
+            crate::room::collect(regions, most)
         };
         // Something in a gap may be unmapped or read-only.
         let regions = register(MAX_GAP).or_else(|_| register(0))?;
