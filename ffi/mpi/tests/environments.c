@@ -43,20 +43,30 @@ static unsigned char *a, *b;
 static const char *skipped;
 static MPI_Datatype rows;
 
-/* Seconds, less those for which this thread was ready and others had the processors (proc(5), schedstat): on a busy machine
- * they are most of them. */
+/* Seconds for which this thread was ready and others had the processors (proc(5), schedstat). */
+static double ready(void)
+{
+	unsigned long long ran, waited = 0;
+	FILE *file = fopen("/proc/self/schedstat", "r");
+	if (file == NULL)
+		return 0;
+	if (fscanf(file, "%llu %llu", &ran, &waited) != 2)
+		waited = 0;
+	fclose(file);
+	return waited * 1e-9;
+}
+
+/* Seconds, less those: on a busy machine they are most of them. */
 static double now(void)
 {
 	struct timespec t;
-	unsigned long long ran, ready = 0;
-	FILE *file = fopen("/proc/self/schedstat", "r");
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	if (file != NULL) {
-		if (fscanf(file, "%llu %llu", &ran, &ready) != 2)
-			ready = 0;
-		fclose(file);
-	}
-	return t.tv_sec + t.tv_nsec * 1e-9 - ready * 1e-9;
+	double before, after = ready();
+	do {
+		before = after;
+		clock_gettime(CLOCK_MONOTONIC, &t);
+		after = ready();
+	} while (before != after);
+	return t.tv_sec + t.tv_nsec * 1e-9 - after;
 }
 
 static int is(const char *kind, const char *name)
