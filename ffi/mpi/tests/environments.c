@@ -4,7 +4,8 @@
  * nor errors nor time. Every rank prints a line: what became of each case ("ok", "wrong", an error's class), and
  * the seconds of MPI_Init and of all cases. Three ranks; some environments are for root alone.
  *
- * usage: environments KIND all|odd [CASE]   the ranks that are restricted, and the only case that is run
+ * usage: environments KIND all|odd [CASE]   the ranks that are restricted, and the case that is run
+ *                                           alone
  *
  * A kind whose name ends in "-late" is applied after some calls.
  */
@@ -391,8 +392,8 @@ static const struct {
 
 enum { CASES = sizeof(cases) / sizeof(cases[0]) };
 
-/* Whether what is sent is as it was. Where MPICH 5.0.2 is refused a read, MPI_Ibcast writes into the root's buffer: its bytes
- * are made again, so that the next calls do not send others. */
+/* Whether what is sent is as it was. Where MPICH 5.0.2 is refused a read, MPI_Ibcast writes into the
+ * root's buffer: its bytes are made again, so that the next calls do not send others. */
 static int is_kept(void)
 {
 	int kept = 1;

@@ -21,7 +21,7 @@ const RANKS: usize = 3;
 
 /// After so long a program hangs.
 const LIMIT: Duration = Duration::from_secs(60);
-/// After so long one case of it does, alone: some of MPICH's turn processors for nothing then.
+/// After so long one case of it does, alone: some of MPICH's poll for ever then.
 const CASE: Duration = Duration::from_secs(30);
 /// So much longer than alone a program may take with libcopy: more shows that something waits, less may be the machine.
 const LONGER: f64 = 2.0;
@@ -154,10 +154,11 @@ fn run(mpi: &Mpi, kind: &str, who: &str, case: Option<&str>, environment: &[(&st
     found
 }
 
-/// Whether the MPI library is at fault: each case that has failed with libcopy fails alone, too, when no other case is run
-/// before it. Of an error or an end without libcopy a program hears. Wrong bytes it does not, so they are excused by wrong
-/// bytes of the same case alone: where MPICH 5.0.2 is refused a read, `MPI_Iallgather` and `MPI_Iallreduce` say
-/// `MPI_SUCCESS`, and what they were to receive is as it was.
+/// Whether the MPI library is at fault: each case that has failed with libcopy fails without it,
+/// too, when no other case is run before it. Of an error or an end a program hears. Of wrong bytes
+/// it does not, so they are excused by wrong bytes of the same case alone: where MPICH 5.0.2 is
+/// refused a read, `MPI_Iallgather` and `MPI_Iallreduce` say `MPI_SUCCESS`, and what they were to
+/// receive is as it was.
 fn is_own(mpi: &Mpi, kind: &str, who: &str, ours: &Run) -> bool {
     let again = |case| (0..TRIES).map(move |_| run(mpi, kind, who, case, &[]));
     if ours.cases.is_empty() {
@@ -165,9 +166,12 @@ fn is_own(mpi: &Mpi, kind: &str, who: &str, ours: &Run) -> bool {
     }
     let mut failed = ours.failed();
     failed.all(|case| {
-        let fails = |plain: &Run| match ours.has(case, "wrong") {
-            true => plain.has(case, "wrong"),
-            false => plain.cases.is_empty() || plain.failed().next().is_some(),
+        let fails = |plain: &Run| {
+            if ours.has(case, "wrong") {
+                plain.has(case, "wrong")
+            } else {
+                plain.cases.is_empty() || plain.failed().next().is_some()
+            }
         };
         again(Some(case)).any(|plain| fails(&plain))
     })

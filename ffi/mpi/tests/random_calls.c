@@ -1215,8 +1215,9 @@ static void prepare(struct context *c, struct rng *r, struct rng *own, struct co
 	/* Open MPI 4.1.4 and 5.0.11 multiply the displacements of a rank alone by the extent of the type. */
 	if (OMPI_MAJOR && a->op == ALLTOALLW && g->n == 1)
 		a->op = ALLTOALLV;
-	/* MPICH 4.0.2's MPI_Ineighbor_alltoallw reads behind its own list of the types in a graph, so that a later MPI_Type_free
-	 * crashes, and its MPI_Neighbor_alltoallw puts other bytes where a rank is its own neighbour. */
+	/* MPICH 4.0.2's MPI_Ineighbor_alltoallw reads behind its own list of the types in a graph, so
+	 * that a later MPI_Type_free crashes, and its MPI_Neighbor_alltoallw puts other bytes where a
+	 * rank is its own neighbour. */
 	if (MPICH_MAJOR == 4 && a->op == NEIGHBOR_ALLTOALLW && a->which == GRAPH)
 		a->op = NEIGHBOR_ALLTOALLV;
 	/* MPICH 4.0 follows MPI_IN_PLACE as an address where another root than 0 passes it. */

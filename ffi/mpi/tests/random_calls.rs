@@ -53,8 +53,8 @@ fn asked(name: &str) -> Option<u64> {
     value.map(|value| value.parse().expect("a number"))
 }
 
-/// The environment of a run with the library, in which all that can be intercepted is; the first two alone leave it to
-/// the library's own limits.
+/// The environment of a run with the library, in which all that can be intercepted is; the first
+/// two alone leave it to the library's own limits.
 fn preloaded() -> [(&'static str, &'static str); 4] {
     [
         ("LD_PRELOAD", library().to_str().expect("a plain path")),
