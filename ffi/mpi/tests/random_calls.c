@@ -673,7 +673,10 @@ static void nobody(struct context *c, struct rng *own)
 		status = statuses[1];
 	}
 	say(c, "nobody %d: %d", way, number);
-	say(c, " source %s tag %s", status.MPI_SOURCE == MPI_PROC_NULL ? "none" : "other", status.MPI_TAG == MPI_ANY_TAG ? "any" : "other");
+	/* MPICH 4.0.2's status of a request from nobody depends on the calls before. */
+	if (MPICH_MAJOR != 4 || way != 4)
+		say(c, " source %s tag %s", status.MPI_SOURCE == MPI_PROC_NULL ? "none" : "other",
+		    status.MPI_TAG == MPI_ANY_TAG ? "any" : "other");
 	end_line(c);
 }
 
@@ -1212,6 +1215,11 @@ static void prepare(struct context *c, struct rng *r, struct rng *own, struct co
 	/* Open MPI 4.1.4 and 5.0.11 multiply the displacements of a rank alone by the extent of the type. */
 	if (OMPI_MAJOR && a->op == ALLTOALLW && g->n == 1)
 		a->op = ALLTOALLV;
+	/* MPICH 4.0.2's MPI_Ineighbor_alltoallw reads behind its own list of the types in a graph, so
+	 * that a later MPI_Type_free crashes, and its MPI_Neighbor_alltoallw puts other bytes where a
+	 * rank is its own neighbour. */
+	if (MPICH_MAJOR == 4 && a->op == NEIGHBOR_ALLTOALLW && a->which == GRAPH)
+		a->op = NEIGHBOR_ALLTOALLV;
 	/* MPICH 4.0 follows MPI_IN_PLACE as an address where another root than 0 passes it. */
 	if (a->op == REDUCE && a->root != 0 && MPICH_MAJOR == 4)
 		a->in_place = 0;
