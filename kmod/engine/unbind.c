@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Notifications: who hears that a device loses its driver, or that the machine sleeps; see dma.h.
- * Buses come under watch when a channel of one of their devices is acquired, the PCI bus from the start.
+ * Buses come under watch when a channel of one of their devices is acquired, the PCI bus from the
+ * start.
  */
 #include <linux/device.h>
 #include <linux/device/bus.h>
