@@ -345,11 +345,6 @@ void libcopy_unlock_irqrestore(spinlock_t *lock, unsigned long flags)
 	spin_unlock_irqrestore(lock, flags);
 }
 
-size_t libcopy_copy_to_iter(const void *from, size_t len, struct iov_iter *to)
-{
-	return _copy_mc_to_iter(from, len, to);
-}
-
 /* Where the bytes overlap, memory that cannot be read is no shortfall but a machine check. */
 size_t libcopy_move(void *to, const void *from, size_t len)
 {

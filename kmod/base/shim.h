@@ -69,7 +69,6 @@ int libcopy_current_node(void);
 unsigned long libcopy_lock_irqsave(spinlock_t *lock);
 bool libcopy_trylock_irqsave(spinlock_t *lock, unsigned long *flags);
 void libcopy_unlock_irqrestore(spinlock_t *lock, unsigned long flags);
-size_t libcopy_copy_to_iter(const void *from, size_t len, struct iov_iter *to);
 size_t libcopy_move(void *to, const void *from, size_t len);
 u32 libcopy_crc32c(u32 crc, const void *data, size_t len);
 size_t libcopy_copy_pieces_to_iter(const struct kvec *pieces, size_t count, size_t total,

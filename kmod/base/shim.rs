@@ -308,13 +308,18 @@ pub(crate) unsafe fn unlock_irqrestore(lock: *mut bindings::spinlock_t, flags: u
 /// # Safety
 ///
 /// `from` has `len` bytes, and the iterator is valid.
+#[inline(always)]
 pub(crate) unsafe fn copy_to_iter(
     from: *const u8,
     len: usize,
     to: &mut bindings::iov_iter,
 ) -> usize {
+    #[cfg(CONFIG_ARCH_HAS_COPY_MC)]
+    use bindings::_copy_mc_to_iter as copy;
+    #[cfg(not(CONFIG_ARCH_HAS_COPY_MC))]
+    use bindings::_copy_to_iter as copy;
     // SAFETY: `from` has `len` bytes; what the iterator names is checked as it is written.
-    unsafe { raw::libcopy_copy_to_iter(from.cast(), len, to) }
+    unsafe { copy(from.cast(), len, to) }
 }
 
 /// Copies memory of the kernel's that may overlap; returns how many bytes, as [`copy_to_iter`]
