@@ -283,6 +283,8 @@ impl CpuProfile {
             let words = levels.map(Block::name).join(" ");
             let _ = writeln!(text, "{name} = {words}");
         }
+        // Not the last line: half a number is one, too, and half a word is none.
+        let _ = writeln!(text, "{REMEMBERED} = {}", self.remembered);
         let mut copy = self.clone();
         for (name, flag) in FLAGS {
             let _ = writeln!(
@@ -291,7 +293,6 @@ impl CpuProfile {
                 if *flag(&mut copy) { "yes" } else { "no" }
             );
         }
-        let _ = writeln!(text, "{REMEMBERED} = {}", self.remembered);
         text
     }
 
