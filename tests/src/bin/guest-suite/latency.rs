@@ -41,7 +41,7 @@ fn interrupts_are_not_off_for_long(context: &Context) -> Outcome {
     })
 }
 
-/// Changing a page takes the same time beside 800 regions of 2 pieces and of 1,024, and beside 20,000 that have it.
+/// Changing a page takes the same time beside 800 regions of 2 pieces and of 1,024, and beside 60,000 that have it.
 fn invalidations_are_short(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     soon_short("an invalidation took", || {

@@ -340,9 +340,9 @@ pub fn invalidations(device: &Device) -> Outcome<[(Duration, Duration); 2]> {
     Ok([few, many])
 }
 
-/// The longest of 50 changes of the protection of a page that 20,000 regions have, and of 50 in which it is dropped.
+/// The longest of 50 changes of the protection of a page that 60,000 regions have, and of 50 in which it is dropped.
 pub fn changes_of_shared_pages() -> Outcome<[Duration; 2]> {
-    const DOMAINS: usize = 5;
+    const DOMAINS: usize = 15;
     const REGIONS: usize = 4000;
     let map = Map::filled(PAGE, 1)?;
     let mut devices = Vec::new();
