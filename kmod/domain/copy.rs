@@ -117,7 +117,7 @@ pub(crate) enum Ranges {
 
 /// Where blocks begin.
 pub(crate) enum Places {
-    /// At equal distances, so many bytes apart.
+    /// At equal distances, in bytes.
     Stride(i64),
     /// At the offsets of a list at this address of the caller.
     List(usize),

@@ -197,7 +197,7 @@ impl Arrival {
         })
     }
 
-    /// The same after a matched probe that has found a header of so many bytes.
+    /// The same after a matched probe that has found a header of `bytes` bytes.
     pub fn of_header(self, bytes: u64) -> Arrival {
         Arrival {
             header: Some(bytes),

@@ -199,7 +199,7 @@ pub(in super::super) unsafe fn pieces<const PACK: bool>(
     unsafe { pieces_by::<PACK>(user, pieces, range, packed, moves) }
 }
 
-/// As [`pieces`]; what is not sorted is moved so.
+/// As [`pieces`]; pieces that are in no [`Sorted`] are moved by `moves`.
 ///
 /// # Safety
 ///

@@ -58,7 +58,7 @@ unsafe fn over_stack(
 ) {
     let mut few = [MaybeUninit::<u8>::uninit(); STACK as usize];
     let few = few.as_mut_ptr().cast::<u8>();
-    // SAFETY: the caller's promise; there is room for so many bytes.
+    // SAFETY: the layouts and their memory are the caller's promise; `few` has `STACK` bytes.
     unsafe { through(from, source, to, target, range, (few, STACK)) }
 }
 

@@ -50,7 +50,7 @@ impl Cgroup {
         Ok(fs::write(self.file("cgroup.procs"), "0")?)
     }
 
-    /// Lets it have only so many threads.
+    /// Lets it have `count` threads at most.
     pub fn limit_threads(&self, count: usize) -> Outcome {
         fs::write(format!("{}/cgroup.subtree_control", self.root), "+pids")?;
         Ok(fs::write(self.file("pids.max"), count.to_string())?)
