@@ -358,7 +358,8 @@ fn hardware_engines() -> impl Iterator<Item = (usize, Arc<Engine>)> {
         .filter(|(_, engine)| !engine.is_thread())
 }
 
-/// Looks after every channel, for the supervisor; returns whether one needs watching.
+/// Makes the list what [`choice`] says, and looks after every channel, for the supervisor; returns
+/// whether a channel needs watching.
 fn attend() -> bool {
     let wanted = choice();
     if ENGINES.lock().applied != Some(wanted) {

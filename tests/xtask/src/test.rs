@@ -372,7 +372,7 @@ impl Tests {
             self.tests("guest with copy engines", [engines]);
         }
         // A module without engines has the same requests, done by user workers.
-        if self.has_tests("LIBCOPY_IOAT", "", &WORKER_GROUPS) {
+        if self.has_tests("LIBCOPY_VM", "tcg", &WORKER_GROUPS) {
             let limit = if self.options.debug { "14400" } else { "1800" };
             let mut workers = self.vm(&["--no-engines", "--timeout", limit, "--"]);
             workers.arg(self.stage.join("guest-suite"));
