@@ -33,7 +33,7 @@ use engine::engines;
 use file::{domains, operations};
 use kernel::prelude::*;
 use memory::{shrinker, user};
-use requests::copier;
+use requests::{copier, copiers};
 #[cfg(not(CONFIG_LIBCOPY_ENGINES))]
 use requests::workers as engines;
 
@@ -81,7 +81,11 @@ impl kernel::InPlaceModule for Libcopy {
             // SAFETY: Called once, when the module is loaded.
             _shrinker: unsafe { shrinker::init() }?,
             _queue: workqueue::create()?,
-            _workers: copier::Guard,
+            _workers: {
+                // SAFETY: Called once, when the module is loaded.
+                unsafe { copiers::init() };
+                copier::Guard
+            },
             // SAFETY: Called once, when the module is loaded.
             _engines: unsafe { engines::init() }?,
             _debugfs <- stats::Debugfs::new(),

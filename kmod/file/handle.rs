@@ -45,16 +45,31 @@ impl Handle {
         self.shared.as_ref().ok_or_else(errno::enotconn)
     }
 
+    /// What the file's domain has in common, for the process `mm`, which calls; see [`process`].
+    ///
+    /// [`process`]: Self::process
+    pub(crate) fn shared_with(&self, mm: &MmWithUser) -> Result<&Arc<Shared>> {
+        let shared = self.shared()?;
+        if self.first_if(mm).is_none() {
+            self.process(mm)?;
+        }
+        Ok(shared)
+    }
+
+    /// The file's first process, if that is `mm`.
+    fn first_if(&self, mm: &MmWithUser) -> Option<&Arc<Process>> {
+        self.first.as_ref().filter(|first| first.is_here(mm))
+    }
+
     /// The process `mm`, which calls; it becomes a member with its first use of an inherited file.
     pub(crate) fn process(&self, mm: &MmWithUser) -> Result<Arc<Process>> {
         let shared = self.shared()?;
-        let is_here = |process: &Arc<Process>| process.member.is(mm) && !process.member.has_left();
-        if let Some(first) = self.first.as_ref().filter(|first| is_here(first)) {
+        if let Some(first) = self.first_if(mm) {
             return Ok(first.clone());
         }
         let known = |processes: &[Arc<Process>]| {
             let mut all = processes.iter();
-            all.find(|process| is_here(process)).cloned()
+            all.find(|process| process.is_here(mm)).cloned()
         };
         if let Some(known) = known(&self.processes.lock()) {
             return Ok(known);
@@ -122,9 +137,7 @@ impl Handle {
         self.shared()?;
         let process = {
             let mut processes = self.processes.lock();
-            let index = processes
-                .iter()
-                .position(|process| process.member.is(mm) && !process.member.has_left());
+            let index = processes.iter().position(|process| process.is_here(mm));
             index.and_then(|index| processes.remove(index).ok())
         };
         if let Some(process) = process {

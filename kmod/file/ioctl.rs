@@ -241,7 +241,7 @@ impl Handle {
         let submitter = Submitter {
             member: &process.member,
             requests: &process.shared.requests,
-            copier: &process.copier,
+            queue: &process.queue,
             hand_over: engines::pass_on,
         };
         let request = Request::new(&submitter, source, destination, &args, engine)?;
@@ -330,11 +330,11 @@ impl Handle {
     }
 
     fn find_request(&self, mm: &MmWithUser, id: u32) -> Result<Arc<Request>> {
-        self.process(mm)?.shared.requests.find(id)
+        self.shared_with(mm)?.requests.find(id)
     }
 
     /// Finds a region for the calling process, which thereby becomes a member.
     fn find(&self, mm: &MmWithUser, id: u32) -> Result<Arc<Region>> {
-        self.process(mm)?.shared.regions.find(id)
+        self.shared_with(mm)?.regions.find(id)
     }
 }

@@ -14,19 +14,20 @@ use crate::memory::address_space::{Listener, Registration};
 use crate::memory::mapping::{Mapping, Owner};
 use crate::memory::pin;
 use crate::memory::shrinker;
-use crate::requests::copier::Copier;
+use crate::requests::copier::Queue;
+use crate::requests::copiers;
 use crate::requests::request::Request;
 use crate::uapi::{Piece, CREATE_NO_REUSE, MAX_REGION_BYTES, RESULT_REUSED, RIGHT_WRITE};
 use kernel::mm::MmWithUser;
 use kernel::prelude::*;
-use kernel::sync::Arc;
+use kernel::sync::{Arc, UniqueArc};
 
 /// A process that uses one file of a domain.
 pub(crate) struct Process {
     pub(crate) shared: Arc<Shared>,
     pub(crate) member: Arc<Member>,
-    /// Where CPUs work on its requests.
-    pub(crate) copier: Arc<Copier<Request>>,
+    /// For what CPUs are to do for its requests.
+    pub(crate) queue: Arc<Queue<Request>>,
 }
 
 /// A cycle (an address space holds its listeners), broken by `depart`, which every file calls for
@@ -50,20 +51,26 @@ impl Process {
     pub(crate) fn new(mm: &MmWithUser, shared: &Arc<Shared>) -> Result<Arc<Self>> {
         let space = Arc::new(Registration::new(mm)?, GFP_KERNEL_ACCOUNT)?;
         let member = Member::new(mm, &shared.domain, space)?;
-        let this = Arc::new(
-            Self {
+        // Before the queue is opened: only `depart` closes it.
+        let place = UniqueArc::new_uninit(GFP_KERNEL_ACCOUNT)?;
+        let this: Arc<Self> = place
+            .write(Self {
                 shared: shared.clone(),
-                copier: Arc::pin_init(Copier::new(), GFP_KERNEL_ACCOUNT)?,
+                queue: copiers::open(&member.space)?,
                 member,
-            },
-            GFP_KERNEL_ACCOUNT,
-        )?;
+            })
+            .into();
         let heard = this.member.space.listen(this.clone());
         if let Err(error) = heard.and_then(|()| shrinker::register(this.member.clone())) {
             this.depart();
             return Err(error);
         }
         Ok(this)
+    }
+
+    /// Whether this is the process that `mm` belongs to, and it is a member.
+    pub(crate) fn is_here(&self, mm: &MmWithUser) -> bool {
+        self.member.is(mm) && !self.member.has_left()
     }
 
     /// The last file is closed. If that happens because the process is exiting, it died: its
@@ -96,7 +103,7 @@ impl Process {
             shim::cond_resched_interrupted();
         }
         drop(left);
-        self.copier.close();
+        copiers::close(&self.member.space, &self.queue);
     }
 
     /// Cancels this process's requests and waits for what engines have begun, so that nobody writes

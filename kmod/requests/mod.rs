@@ -5,6 +5,7 @@
 
 pub(crate) mod atomic;
 pub(crate) mod copier;
+pub(crate) mod copiers;
 pub(crate) mod fragments;
 pub(crate) mod job;
 pub(crate) mod lost;

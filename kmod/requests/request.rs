@@ -40,7 +40,7 @@ use crate::domain::region::Region;
 use crate::memory::mapping::Mapping;
 use crate::memory::user::RequestQuota;
 use crate::requests::atomic::Word;
-use crate::requests::copier::{Copier, CpuWork};
+use crate::requests::copier::{CpuWork, Queue};
 use crate::requests::fragments::{self, Fragments, Worker};
 use crate::requests::job::Job;
 use crate::requests::lost::{Lost, LostFragment};
@@ -77,7 +77,7 @@ pub(crate) type Requests = SlotTable<Request>;
 pub(crate) struct Submitter<'a> {
     pub(crate) member: &'a Arc<Member>,
     pub(crate) requests: &'a Arc<Requests>,
-    pub(crate) copier: &'a Arc<Copier<Request>>,
+    pub(crate) queue: &'a Arc<Queue<Request>>,
     /// Gives a request whose channel does not work any more to another one. Called without locks;
     /// may sleep.
     ///
@@ -93,7 +93,7 @@ pub(crate) struct Request {
     pub(crate) source: Arc<Region>,
     pub(crate) destination: Arc<Region>,
     requests: Arc<Requests>,
-    copier: Arc<Copier<Request>>,
+    queue: Arc<Queue<Request>>,
     hand_over: fn(&Arc<Request>) -> Result,
     source_offset: u64,
     destination_offset: u64,
@@ -169,7 +169,7 @@ impl WorkItem for Request {
         }
         // What takes long is the submitter's affair, as long as it is there.
         let this = if this.takes_long() {
-            match this.copier.add(this.clone()) {
+            match Queue::add(&this.queue, this.clone()) {
                 Ok(()) => return,
                 Err(this) => this,
             }
@@ -186,7 +186,7 @@ impl PinnedDrop for Request {
         // Reached running only if it was never handed to anybody.
         if self.state.load(Relaxed) == REQUEST_RUNNING {
             self.count(Counter::RequestsFailed, 1);
-            self.copier.release();
+            self.queue.release();
         }
         if self.status.is_some() {
             self.requests.give_back(self.id);
@@ -215,7 +215,7 @@ impl Request {
             return Err(EINVAL);
         }
         let quota = RequestQuota::take(&by.member.user)?;
-        let lease = Copier::lease(by.copier)?;
+        let lease = by.queue.lease()?;
         let mut pages = match args.fragment_pages {
             0 => params::fragment_pages().clamp(1, MAX_FRAGMENT_PAGES),
             given => given,
@@ -248,7 +248,7 @@ impl Request {
             source,
             destination,
             requests: by.requests.clone(),
-            copier: by.copier.clone(),
+            queue: by.queue.clone(),
             hand_over: by.hand_over,
             source_offset: args.source_offset,
             destination_offset: args.destination_offset,
@@ -512,7 +512,7 @@ impl Request {
         // Whoever looked before the state was written holds the lock until it sleeps.
         drop(self.wait_lock.lock());
         self.pass_wakeup_on();
-        self.copier.release();
+        self.queue.release();
     }
 
     /// Wakes one of the threads that wait for the end; each that leaves wakes the next. As many may

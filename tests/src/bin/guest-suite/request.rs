@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::abi::*;
+use crate::death::soon;
 use crate::device::{Answer, Device};
 use crate::harness::{Context, Outcome};
 use crate::kernel::Stats;
@@ -673,11 +674,12 @@ enum Beside {
 /// Threads of each process that wait.
 const WAITERS: usize = 100;
 /// Words of the counters: threads that have begun, and that were told the outcome; when the request ends, on the monotonic
-/// clock; whether it has.
+/// clock; whether it has; the request.
 const BEGUN: usize = 0;
 const TOLD: usize = 1;
 const END_NS: usize = 2;
 const ENDED: usize = 3;
+const HELD: usize = 4;
 
 fn now_ns() -> u64 {
     let mut time = libc::timespec {
@@ -757,6 +759,45 @@ fn waiting(key: [u8; 16], id: u32, counters: &SharedCounters, beside: Beside) ->
     })
 }
 
+/// A process whose request ends when it is let go on: its worker, which compares, stops with it.
+fn held(key: [u8; 16], counters: &SharedCounters) -> Outcome {
+    let device = Device::member(key)?;
+    let before = Pair::new(&device, LONG)?;
+    let pair = Pair::new(&device, 16 * PAGE)?;
+    // Until who waits has seen that one had not ended when this stopped.
+    while counters.get(ENDED) == 0 {
+        before.submit(&device)?;
+        let compared = RequestSubmit {
+            flags: SUBMIT_VERIFY,
+            ..request((pair.source, 0), (pair.destination, 0), 16 * PAGE as u64)
+        };
+        counters.set(HELD, device.submit_with(compared)?.id.into());
+        sys::signal(std::process::id() as i32, libc::SIGSTOP);
+    }
+    let (answer, _) = device.await_request(counters.get(HELD) as u32, 0, -1);
+    answer?;
+    pair.check()?;
+    // With the process the request goes, of which some may ask again.
+    counters.await_at_least(ENDED, 2).map(drop)
+}
+
+/// Stops `child`, which runs [`held`], with a request that has not ended, and returns that.
+fn hold(
+    context: &Context,
+    device: &Device,
+    child: &Child,
+    counters: &SharedCounters,
+) -> Outcome<u32> {
+    loop {
+        soon(context, || sys::is_stopped(child.pid))?;
+        let id = counters.get(HELD) as u32;
+        if device.request_info(id)?.state == REQUEST_RUNNING {
+            return Ok(id);
+        }
+        sys::signal(child.pid, libc::SIGCONT);
+    }
+}
+
 /// Two hundred threads of two processes wait for one request. Its end wakes one of them, and each wakes the next, whatever
 /// else wakes them: nobody is left asleep.
 fn everybody_hears(context: &Context) -> Outcome {
@@ -768,27 +809,14 @@ fn everybody_hears(context: &Context) -> Outcome {
         Beside::Death,
     ] {
         let (device, key) = Device::domain()?;
-        let before = Pair::new(&device, LONG)?;
-        let pair = Pair::new(&device, 16 * PAGE)?;
-        // Before the first of its fragments an engine copies one of each of these, of 16 MiB.
-        let large = RequestSubmit {
-            fragment_pages: MAX_FRAGMENT_PAGES,
-            ..request((before.source, 0), (before.destination, 0), LONG as u64)
-        };
-        let busy = (1..MAX_REQUESTS).map(|_| device.submit_with(large));
-        let busy = busy.collect::<Answer<Vec<RequestSubmit>>>()?;
-        let id = pair.submit(&device)?;
         let counters = SharedCounters::new()?;
+        let holder = Child::spawn(|| held(key, &counters))?;
+        let id = hold(context, &device, &holder, &counters)?;
         let spawn = || Child::spawn(|| waiting(key, id, &counters, beside));
         let (first, second) = (spawn()?, spawn()?);
         counters.await_at_least(BEGUN, 2 * WAITERS as u64)?;
         std::thread::sleep(Duration::from_millis(100));
         counters.set(END_NS, now_ns() + 20_000_000);
-        check_eq!(
-            device.request_info(id)?.state,
-            REQUEST_RUNNING,
-            "{beside:?}"
-        );
         while now_ns() < counters.get(END_NS) {
             std::hint::spin_loop();
         }
@@ -799,8 +827,13 @@ fn everybody_hears(context: &Context) -> Outcome {
             }
             _ => 2 * WAITERS,
         };
-        device.switch(id, 0).0?;
+        check_eq!(
+            device.request_info(id)?.state,
+            REQUEST_RUNNING,
+            "{beside:?}"
+        );
         counters.set(ENDED, 1);
+        sys::signal(holder.pid, libc::SIGCONT);
         let start = Instant::now();
         while counters.get(TOLD) < survivors as u64 {
             check!(
@@ -810,15 +843,13 @@ fn everybody_hears(context: &Context) -> Outcome {
             );
             std::thread::sleep(Duration::from_millis(1));
         }
-        pair.check()?;
         match beside {
             Beside::Death => first.kill()?,
             _ => first.join()?,
         }
         second.join()?;
-        for large in busy {
-            device.cancel(large.id)?;
-        }
+        counters.set(ENDED, 2);
+        holder.join()?;
     }
     Ok(())
 }

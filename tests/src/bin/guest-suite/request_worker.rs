@@ -23,15 +23,12 @@ use crate::sys::{self, Child, PAGE, SharedCounters};
 use crate::{check, check_eq, tests};
 
 tests!(request:
-    workers_count_in_limits(120), closing_waits_for_no_stranger(120), worker_killed_while_copying(120),
+    files_share_a_worker(120), workers_count_in_limits(120), closing_waits_for_no_stranger(120), worker_killed_while_copying(120),
     a_killed_helper_spoils_nothing(120), an_idle_worker_ends(120), workers_and_threads_freeze(120),
 );
 
 /// Files that each test of limits opens.
 const FILES: usize = 24;
-
-/// Threads that a test of limits may have.
-const THREADS: usize = 5;
 
 fn verified(device: &Device, pair: &Pair) -> Answer<u32> {
     let length = pair.from.len() as u64;
@@ -51,8 +48,44 @@ fn opened() -> Outcome<Vec<Device>> {
     (0..FILES).map(|_| Ok(Device::open()?)).collect()
 }
 
-/// Submits in as many files, of which some are refused for want of threads.
-fn stays_within(files: Vec<Device>) -> Outcome {
+/// Whatever files a process submits through, it has one worker; and closing some of them ends nothing of the others.
+fn files_share_a_worker(context: &Context) -> Outcome {
+    let _chosen = choose(any_engine())?;
+    sys::in_child(|| {
+        let me = std::process::id() as i32;
+        let mut all = Vec::new();
+        for device in opened()? {
+            device.create()?;
+            let pair = Pair::new(&device, 64 * PAGE)?;
+            let id = verified(&device, &pair)?;
+            check_eq!(threads(me)?, 2, "threads with {} files", all.len() + 1);
+            all.push((device, pair, id));
+        }
+        let mut number = 0;
+        all.retain(|_| {
+            number += 1;
+            number % 2 == 0
+        });
+        check_eq!(all.len(), FILES / 2);
+        for (device, pair, id) in &all {
+            device.complete(*id)?;
+            pair.check()?;
+        }
+        check_eq!(threads(me)?, 2, "threads while files are open");
+        drop(all);
+        soon(context, || threads(me).is_ok_and(|count| count == 1))?;
+        // Files that come later have one again.
+        let (device, _) = Device::domain()?;
+        let pair = Pair::new(&device, PAGE)?;
+        let id = verified(&device, &pair)?;
+        check_eq!(threads(me)?, 2);
+        device.complete(id)?;
+        pair.check()
+    })
+}
+
+/// Submits in as many files: all are refused if there may be one thread only, and none if there may be two.
+fn stays_within(files: Vec<Device>, allowed: usize) -> Outcome {
     let me = std::process::id() as i32;
     let all = files
         .into_iter()
@@ -67,9 +100,9 @@ fn stays_within(files: Vec<Device>) -> Outcome {
         .map(|(device, pair)| verified(device, pair))
         .collect();
     let count = threads(me)?;
-    check!(count <= THREADS, "{count} threads, {THREADS} are allowed");
+    check!(count <= allowed, "{count} threads, {allowed} are allowed");
     let refused = answers.iter().filter(|answer| answer.is_err()).count();
-    check!(refused > 0, "{FILES} requests with {count} threads");
+    check_eq!(refused, if allowed == 1 { FILES } else { 0 });
     for ((device, pair), answer) in all.iter().zip(answers) {
         match answer {
             Ok(id) => device.complete(id)?,
@@ -93,23 +126,26 @@ fn stays_within(files: Vec<Device>) -> Outcome {
 /// A process that submits in many files has no more threads than its limits allow: submitting says so.
 fn workers_count_in_limits(_: &Context) -> Outcome {
     let _chosen = choose(any_engine())?;
-    sys::in_child(|| {
-        let files = opened()?;
-        sys::become_user(1000)?;
-        let limit = libc::rlimit {
-            rlim_cur: THREADS as u64,
-            rlim_max: THREADS as u64,
-        };
-        // SAFETY: `limit` outlives the call.
-        sys::result(unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &limit) }.into())?;
-        stays_within(files)
-    })?;
-    let group = Cgroup::new("few")?;
-    group.limit_threads(THREADS)?;
-    sys::in_child(|| {
-        group.enter()?;
-        stays_within(opened()?)
-    })
+    for allowed in [1, 2] {
+        sys::in_child(|| {
+            let files = opened()?;
+            sys::become_user(1000)?;
+            let limit = libc::rlimit {
+                rlim_cur: allowed as u64,
+                rlim_max: allowed as u64,
+            };
+            // SAFETY: `limit` outlives the call.
+            sys::result(unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &limit) }.into())?;
+            stays_within(files, allowed)
+        })?;
+        let group = Cgroup::new("few")?;
+        group.limit_threads(allowed)?;
+        sys::in_child(|| {
+            group.enter()?;
+            stays_within(opened()?, allowed)
+        })?;
+    }
+    Ok(())
 }
 
 /// A file that was passed on is closed at once, though the worker of who submitted through it cannot go on.
@@ -132,11 +168,8 @@ fn closing_waits_for_no_stranger(context: &Context) -> Outcome {
     let device = Device::from(sys::receive_fd(ours.as_fd())?);
     counters.await_at_least(0, 1)?;
     sys::signal(child.pid, libc::SIGSTOP);
-    let stopped = || {
-        let stat = |task: &i32| fs::read_to_string(format!("/proc/{}/task/{task}/stat", child.pid));
-        let stops = |task: i32| stat(&task).is_ok_and(|text| text.contains(") T "));
-        workers(child.pid).is_ok_and(|all| all.len() == 1 && all.into_iter().all(stops))
-    };
+    let stopped =
+        || sys::is_stopped(child.pid) && workers(child.pid).is_ok_and(|all| all.len() == 1);
     soon(context, stopped)?;
     // Returns at all.
     drop(device);

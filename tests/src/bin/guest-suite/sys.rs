@@ -504,6 +504,16 @@ impl Child {
     }
 }
 
+/// Whether all threads of a process, user workers included, are stopped by a signal.
+pub fn is_stopped(pid: i32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    threads.flatten().all(|thread| {
+        std::fs::read_to_string(thread.path().join("stat")).is_ok_and(|text| text.contains(") T "))
+    })
+}
+
 /// Where in the kernel the threads of a process are, and all others that sleep uninterruptibly.
 fn sleepers(pid: i32) -> String {
     let mut text = String::new();
