@@ -8,13 +8,14 @@
 //! ([`requests::request`]). [`file`] has the device and the table of its commands. The ABI is in
 //! [`uapi`].
 //!
-//! Folders use each other only downwards. From the bottom: [`base`], [`memory`], [`domain`],
-//! [`attach`], [`requests`], [`engine`], [`file`].
+//! Folders use each other only downwards. From the bottom: [`abstractions`], [`base`], [`memory`],
+//! [`domain`], [`attach`], [`requests`], [`engine`], [`file`].
 
 #![warn(clippy::match_bool)]
 // What only engines use of the other folders.
 #![cfg_attr(not(CONFIG_LIBCOPY_ENGINES), allow(dead_code))]
 
+mod abstractions;
 mod attach;
 mod base;
 mod domain;
@@ -26,16 +27,18 @@ mod requests;
 #[allow(dead_code, unreachable_pub)]
 mod uapi;
 
+use abstractions::miscdevice;
 use base::{stats, workqueue};
 #[cfg(CONFIG_LIBCOPY_ENGINES)]
 use engine::engines;
 
-use file::{domains, operations};
+use file::domains;
+use file::handle::Handle;
 use kernel::prelude::*;
 use memory::{shrinker, user};
-use requests::{copier, copiers};
 #[cfg(not(CONFIG_LIBCOPY_ENGINES))]
 use requests::workers as engines;
+use requests::{copier, copiers};
 
 module! {
     type: Libcopy,
@@ -60,7 +63,7 @@ module! {
 #[pin_data]
 struct Libcopy {
     #[pin]
-    _device: operations::Device,
+    _device: miscdevice::Registration,
     #[pin]
     _debugfs: stats::Debugfs,
     _engines: engines::Guard,
@@ -89,7 +92,7 @@ impl kernel::InPlaceModule for Libcopy {
             // SAFETY: Called once, when the module is loaded.
             _engines: unsafe { engines::init() }?,
             _debugfs <- stats::Debugfs::new(),
-            _device <- operations::Device::register(module)?,
+            _device <- miscdevice::Registration::new::<Handle>(module)?,
         })
     }
 }

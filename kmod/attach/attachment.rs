@@ -6,8 +6,8 @@
 //! attaches them pays for them, see [`crate::memory::account`]. The VMAs are in vma.rs, their
 //! faults in fault.rs.
 
-use crate::base::errno;
-use crate::base::shim;
+use crate::abstractions::errno;
+use crate::abstractions::shim;
 use crate::base::stats::Counter;
 use crate::base::workqueue;
 use crate::domain::region::Region;
@@ -15,7 +15,6 @@ use crate::memory::pin::PinnedPages;
 use crate::memory::user::User;
 use crate::uapi::{RegionAttach, ATTACH_SHIFT, RIGHT_READ, RIGHT_WRITE};
 use core::mem::MaybeUninit;
-use kernel::bindings;
 use kernel::mm::virt::VmaNew;
 use kernel::page::PAGE_SHIFT;
 use kernel::prelude::*;
@@ -74,7 +73,7 @@ pub(crate) fn prepare(region: &Region, args: &mut RegionAttach) -> Result {
         .pages()
         .linear_offset()
         .ok_or(errno::eopnotsupp())?;
-    // The offset's low bits steer the address that `mmap` chooses, see vma.rs.
+    // The offset's low bits steer the address that `mmap` chooses, see abstractions/miscdevice.rs.
     let phase = region.mapping.pages().huge_phase() << PAGE_SHIFT;
     args.map_offset = u64::from(region.id) << ATTACH_SHIFT | phase as u64;
     args.map_length = region.mapping.page_bytes();
@@ -142,17 +141,6 @@ impl Room {
 }
 
 impl Attachment {
-    /// Of a VMA that shows it.
-    ///
-    /// # Safety
-    ///
-    /// `vma` is one of ours, counted as showing it for `'a`.
-    pub(crate) unsafe fn of<'a>(vma: *mut bindings::vm_area_struct) -> &'a Self {
-        // SAFETY: A VMA of ours has the pointer in its private data; the reference that all VMAs
-        // own together stays while one of them is counted.
-        unsafe { &*(*vma).vm_private_data.cast() }
-    }
-
     /// The pages of the region.
     pub(crate) fn pages(&self) -> &PinnedPages {
         self.region.mapping.pages()
@@ -173,12 +161,12 @@ impl Attachment {
     }
 
     /// One more VMA shows it.
-    pub(crate) fn shown(&self) {
+    pub(crate) fn count_vma(&self) {
         self.vmas.fetch_add(1, Relaxed);
     }
 
     /// A VMA is gone; returns whether it was the last one.
-    pub(crate) fn hidden(&self) -> bool {
+    pub(crate) fn uncount_vma(&self) -> bool {
         self.vmas.fetch_sub(1, Full) == 1
     }
 

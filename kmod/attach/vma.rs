@@ -5,11 +5,9 @@
 //! The memory manager calls with the address space locked. So nothing is unpinned here: the last
 //! VMA leaves its reference to the workqueue.
 
+use crate::abstractions::vm_operations::{self, VmFault, VmOperations};
 use crate::attach::attachment::{Attachment, Room};
-use crate::attach::fault::vma_fault;
-#[cfg(CONFIG_ARCH_SUPPORTS_PMD_PFNMAP)]
-use crate::attach::fault::vma_huge_fault;
-use crate::base::shim;
+use crate::attach::fault::Fault;
 use crate::base::workqueue;
 use crate::domain::region::Region;
 use kernel::bindings;
@@ -26,72 +24,36 @@ pub(crate) fn map(room: Room, region: Arc<Region>, first: usize, vma: &VmaNew) -
     }
     let flags =
         bindings::VM_PFNMAP | bindings::VM_DONTEXPAND | bindings::VM_DONTDUMP | bindings::VM_IO;
-    let raw = vma.as_ptr();
-    // SAFETY: The VMA is under construction, so its flags, operations and private data are ours
-    // to set; from here on `vma_close` owns the reference in `vm_private_data`.
-    unsafe {
-        shim::vm_flags_mod(raw, flags, forbidden);
-        (*raw).vm_private_data = Arc::into_raw(attachment).cast_mut().cast();
-        (*raw).vm_ops = &VM_OPS.0;
-    }
+    vm_operations::show(vma, attachment, flags, forbidden);
     Ok(())
 }
 
-/// A table of operations; nobody writes to it.
-struct VmOps(bindings::vm_operations_struct);
-
-// SAFETY: The table is constant.
-unsafe impl Sync for VmOps {}
-
-static VM_OPS: VmOps = VmOps(bindings::vm_operations_struct {
-    open: Some(vma_open),
-    close: Some(vma_close),
-    fault: Some(vma_fault),
-    #[cfg(CONFIG_ARCH_SUPPORTS_PMD_PFNMAP)]
-    huge_fault: Some(vma_huge_fault),
-    ..pin_init::zeroed()
-});
-
-/// The VMA was copied (fork, split).
-///
-/// # Safety
-///
-/// `vma` is one of ours, and its reference keeps the attachment.
-unsafe extern "C" fn vma_open(vma: *mut bindings::vm_area_struct) {
-    // SAFETY: The VMA that was copied is counted.
-    unsafe { Attachment::of(vma) }.shown();
-}
-
-/// The VMA goes away.
-///
-/// # Safety
-///
-/// `vma` is one of ours, which is counted, and is not used afterwards.
-unsafe extern "C" fn vma_close(vma: *mut bindings::vm_area_struct) {
-    // SAFETY: This VMA is still counted.
-    if !unsafe { Attachment::of(vma) }.hidden() {
-        return;
+impl VmOperations for Attachment {
+    fn shown(&self) {
+        self.count_vma();
     }
-    // SAFETY: This takes back the reference that `map` gave to all VMAs together.
-    let held = unsafe { Arc::<Attachment>::from_raw((*vma).vm_private_data.cast()) };
-    // It is queued only here, hence once, so that it cannot be queued already.
-    let _ = workqueue::enqueue(held);
-}
 
-/// Chooses where to map: an address that is as far past a huge-page boundary as the offset says. A
-/// kernel without huge pages leaves that to its memory manager.
-///
-/// # Safety
-///
-/// `file` is an open file; the memory manager calls with the lock held.
-#[cfg(CONFIG_TRANSPARENT_HUGEPAGE)]
-pub(crate) unsafe extern "C" fn get_unmapped_area(
-    file: *mut bindings::file,
-    address: usize,
-    length: usize,
-    page_offset: usize,
-    flags: usize,
-) -> usize {
-    // SAFETY: Called by the memory manager with an open file; the arguments are forwarded.
-    unsafe { bindings::thp_get_unmapped_area(file, address, length, page_offset, flags) }
+    fn hidden(&self) -> bool {
+        self.uncount_vma()
+    }
+
+    fn give_back(this: Arc<Self>) {
+        // It is queued only here, hence once, so that it cannot be queued already.
+        let _ = workqueue::enqueue(this);
+    }
+
+    fn fault(&self, fault: &VmFault<'_>) -> bindings::vm_fault_t {
+        match Fault::read(self, fault) {
+            Some(fault) => fault.map(),
+            None => bindings::vm_fault_reason_VM_FAULT_SIGBUS,
+        }
+    }
+
+    #[cfg(CONFIG_ARCH_SUPPORTS_PMD_PFNMAP)]
+    fn huge_fault(&self, fault: &VmFault<'_>) -> bindings::vm_fault_t {
+        match Fault::read(self, fault) {
+            Some(fault) => fault.map_huge(),
+            None => bindings::vm_fault_reason_VM_FAULT_SIGBUS,
+        }
+    }
 }

@@ -3,7 +3,7 @@
 //! The module's parameters in one place, those of `params.c` included; `modinfo libcopy` lists
 //! them.
 
-use crate::base::declarations as raw;
+use crate::abstractions::declarations as raw;
 use crate::module_parameters;
 use crate::uapi::MAX_REGION_ID;
 use core::borrow::Borrow;

@@ -12,7 +12,7 @@
 //! All are there for as long as the device is registered and anything is queued, so that code which
 //! runs on behalf of an open file, or of what is queued, may enqueue.
 
-use crate::base::shim;
+use crate::abstractions::shim;
 use kernel::bindings;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Relaxed};

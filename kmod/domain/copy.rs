@@ -6,18 +6,17 @@
 //! No lock is held while bytes move; a copy ends early, with what it has done so far, when a signal
 //! is pending, and gives way to other tasks between chunks.
 
+use crate::abstractions::iov_iter::{Room, UserPieces, MAX_PER_CALL};
+use crate::abstractions::shim;
 use crate::base::few::Few;
-use crate::base::shim;
 use crate::base::stats::Counter;
 use crate::domain::region::Region;
 use crate::memory::pin::PinnedPages;
 use crate::uapi::{
     Piece, RegionCopy, COPY_FROM_REGION, COPY_TO_REGION, MAX_REGION_BYTES, RIGHT_READ, RIGHT_WRITE,
 };
-use core::marker::PhantomData;
 use core::mem::size_of;
 use kernel::bindings;
-use kernel::page::PAGE_SIZE;
 use kernel::prelude::*;
 use kernel::sync::Arc;
 use kernel::transmute::AsBytes;
@@ -38,72 +37,6 @@ const BATCH_BYTES: usize = 1024;
 
 /// Offsets of blocks that are read together.
 const OFFSETS_AT_ONCE: usize = 64;
-
-/// What `import_iovec()` accepts at most (MAX_RW_COUNT in `include/linux/fs.h`).
-const MAX_PER_CALL: usize = (i32::MAX as usize) & !(PAGE_SIZE - 1);
-
-/// Pieces whose description fits on the stack.
-const FEW: usize = 8;
-
-/// The caller's pieces, checked by the kernel and consumed as bytes move.
-struct UserPieces<'a> {
-    iter: bindings::iov_iter,
-    /// Where the kernel allocated the description of the pieces, if there are more than `FEW`.
-    allocated: *mut bindings::iovec,
-    _few: PhantomData<&'a mut [bindings::iovec; FEW]>,
-}
-
-impl<'a> UserPieces<'a> {
-    /// Reads the iovec at `address` once. `into` says whether the pieces will be written.
-    fn import(
-        address: u64,
-        count: u32,
-        into: bool,
-        few: &'a mut [bindings::iovec; FEW],
-    ) -> Result<Self> {
-        let mut iter = bindings::iov_iter::default();
-        let mut vector = few.as_mut_ptr();
-        let direction = if into {
-            bindings::ITER_DEST
-        } else {
-            bindings::ITER_SOURCE
-        };
-        // SAFETY: `uapi::Piece` has the layout of `struct iovec`. `vector` points to `FEW`
-        // elements, which outlive the iterator; the kernel replaces it by what it allocated, or by
-        // null if it allocated nothing.
-        let ret = unsafe {
-            bindings::import_iovec(
-                direction as i32,
-                address as usize as *const bindings::iovec,
-                count,
-                FEW as u32,
-                &mut vector,
-                &mut iter,
-            )
-        };
-        if ret < 0 {
-            return Err(Error::from_errno(ret as i32));
-        }
-        Ok(Self {
-            iter,
-            allocated: vector,
-            _few: PhantomData,
-        })
-    }
-
-    /// Bytes that the pieces still hold.
-    fn left(&self) -> usize {
-        // SAFETY: `count` is valid for every kind of iterator.
-        unsafe { self.iter.__bindgen_anon_1.__bindgen_anon_1.as_ref().count }
-    }
-}
-
-impl Drop for UserPieces<'_> {
-    fn drop(&mut self) {
-        // SAFETY: Null, or the array that `import_iovec()` allocated for us.
-        unsafe { bindings::kfree(self.allocated.cast()) };
-    }
-}
 
 /// Where the bytes of a copy are in the region.
 pub(crate) enum Ranges {
@@ -132,8 +65,8 @@ pub(crate) fn region_copy(region: &Arc<Region>, args: &mut RegionCopy, ranges: &
     };
     region.permit(if from_region { RIGHT_READ } else { RIGHT_WRITE })?;
     check_ranges(region, args, ranges)?;
-    let mut few = core::array::from_fn(|_| bindings::iovec::default());
-    let mut user = UserPieces::import(args.iov, args.iov_count, from_region, &mut few)?;
+    let mut room = Room::new();
+    let mut user = UserPieces::import(args.iov, args.iov_count, from_region, &mut room)?;
     let available = user.left();
     // The kernel never takes more than this from one iovec; the caller comes again for the rest.
     let wanted = u64::min(args.length, MAX_PER_CALL as u64) as usize;
@@ -270,7 +203,7 @@ impl Batch {
         }
         if from_region {
             // SAFETY: Pinned memory, of as many bytes together as `bytes` has counted.
-            let moved = unsafe { shim::copy_pieces_to_iter(pieces, wanted, &mut user.iter) };
+            let moved = unsafe { user.write_pieces(pieces, wanted) };
             if moved == wanted {
                 return moved;
             }
@@ -307,12 +240,10 @@ unsafe fn move_by_buffer(
             };
             at += iov_len;
         }
-        // SAFETY: The buffer has `wanted` bytes; the iterator is valid.
-        return unsafe { bindings::_copy_to_iter(buffer.as_ptr().cast(), wanted, &mut user.iter) };
+        return user.write_buffer(&buffer[..wanted]);
     }
-    // SAFETY: As above.
-    let moved =
-        unsafe { bindings::_copy_from_iter(buffer.as_mut_ptr().cast(), wanted, &mut user.iter) };
+    // SAFETY: The buffer has `wanted` bytes.
+    let moved = unsafe { user.read(buffer.as_mut_ptr(), wanted) };
     let mut at = 0;
     for &bindings::kvec { iov_base, iov_len } in pieces {
         let (address, len) = (iov_base.cast::<u8>(), iov_len.min(moved - at));
@@ -334,13 +265,12 @@ unsafe fn move_piece(
     user: &mut UserPieces<'_>,
     from_region: bool,
 ) -> usize {
-    // SAFETY: The memory is pinned and has `len` bytes; user memory is checked as the iterator
-    // comes to it.
+    // SAFETY: The memory is pinned and has `len` bytes.
     unsafe {
         if from_region {
-            shim::copy_to_iter(address, len, &mut user.iter)
+            user.write(address, len)
         } else {
-            bindings::_copy_from_iter(address.cast(), len, &mut user.iter)
+            user.read(address, len)
         }
     }
 }

@@ -14,9 +14,9 @@
 //!
 //! None of them is held while bytes are copied, or pages are pinned or released.
 
-use crate::base::errno;
+use crate::abstractions::errno;
+use crate::abstractions::shim;
 use crate::base::params;
-use crate::base::shim;
 use crate::base::stats::Counter;
 use crate::domain::group::Domain;
 use crate::memory::address_space::Registration;

@@ -2,7 +2,7 @@
 
 //! [`Region`]: a mapping that was published under an id, with rights.
 
-use crate::base::errno;
+use crate::abstractions::errno;
 use crate::domain::member::Member;
 use crate::memory::mapping::MappingRef;
 use crate::uapi::{STATE_OWNER_DEAD, STATE_STALE};

@@ -2,7 +2,7 @@
 
 //! [`Regions`]: the regions of a domain, by id.
 
-use crate::base::errno;
+use crate::abstractions::errno;
 use crate::base::params;
 use crate::base::stats::Counter;
 use crate::domain::region::Region;

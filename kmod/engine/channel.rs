@@ -77,9 +77,9 @@
 //! unpin pages and unmap them; and by who takes the channel out of use, because the device must not
 //! be mapped any more when that returns.
 
-use crate::base::irqlock::{self, IrqLock};
+use crate::abstractions::irqlock::{self, IrqLock};
+use crate::abstractions::shim::{self, now};
 use crate::base::params;
-use crate::base::shim::{self, now};
 use crate::base::stats::{Counter, TOTAL};
 use crate::base::workqueue;
 use crate::engine::dma_device::DmaDevice;

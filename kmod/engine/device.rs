@@ -2,7 +2,7 @@
 
 //! [`Device`]: a device that does transfers.
 
-use crate::base::shim;
+use crate::abstractions::shim;
 use crate::engine::dmaengine::{self, Hardware};
 use kernel::bindings;
 use kernel::prelude::*;

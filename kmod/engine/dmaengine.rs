@@ -3,8 +3,8 @@
 //! Safe faces of `dma.c` and `unbind.c`: dmaengine's channels, the DMA API, devices that lose their
 //! drivers.
 
-use crate::base::declarations as raw;
-pub(crate) use crate::base::declarations::{
+use crate::abstractions::declarations as raw;
+pub(crate) use crate::abstractions::declarations::{
     dma_chan as DmaChan, dmaengine_result as DmaResult, libcopy_dma_info as Info,
 };
 use core::ptr::NonNull;

@@ -21,8 +21,8 @@
 //! locked, so that nobody waits for a device's lock with one of these held. None of them is held
 //! while another bus is put under watch, because that waits for notifiers, which take them.
 
+use crate::abstractions::shim;
 use crate::base::params::{self, EngineChoice};
-use crate::base::shim;
 use crate::domain::member::Member;
 use crate::engine::channel::Channel;
 use crate::engine::dmaengine::{Hardware, Info, Watching};

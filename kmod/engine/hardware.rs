@@ -6,8 +6,8 @@
 //! which may sleep. Nobody submits while the hardware is stopped or tried out: the channel sees to
 //! that.
 
+use crate::abstractions::shim::now;
 use crate::base::params;
-use crate::base::shim::now;
 use crate::engine::dma_device::DmaDevice;
 use crate::engine::dmaengine::Hardware;
 use crate::engine::trial::Trial;

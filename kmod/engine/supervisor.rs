@@ -2,9 +2,9 @@
 
 //! [`Supervisor`]: the thread that looks after channels, and how it is called.
 
-use crate::base::irqlock::{self, IrqLock};
+use crate::abstractions::irqlock::{self, IrqLock};
+use crate::abstractions::shim;
 use crate::base::params;
-use crate::base::shim;
 use crate::engine::thread::Thread;
 use kernel::ffi::{c_int, c_void};
 use kernel::prelude::*;

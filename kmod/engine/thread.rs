@@ -2,7 +2,7 @@
 
 //! [`Thread`]: a kernel thread that is waited for.
 
-use crate::base::shim;
+use crate::abstractions::shim;
 use core::ptr::NonNull;
 use kernel::bindings;
 use kernel::ffi::{c_int, c_void};

@@ -2,7 +2,7 @@
 
 //! [`Trial`]: what a channel has to do right before it is used again.
 
-use crate::base::shim;
+use crate::abstractions::shim;
 use crate::engine::device::Device;
 use crate::engine::dmaengine::{self, DmaResult, Hardware};
 use kernel::ffi::c_void;

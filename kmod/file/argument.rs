@@ -2,8 +2,8 @@
 
 //! [`Argument`]: what an ioctl reads from its caller and writes back.
 
+use crate::abstractions::shim;
 use crate::base::few::Few;
-use crate::base::shim;
 use crate::uapi;
 use core::mem::size_of;
 use kernel::prelude::*;

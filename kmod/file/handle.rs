@@ -2,7 +2,7 @@
 
 //! [`Handle`]: what an open file stands for.
 
-use crate::base::errno;
+use crate::abstractions::errno;
 use crate::file::domains::Shared;
 use crate::file::process::Process;
 use kernel::mm::MmWithUser;
@@ -175,7 +175,7 @@ impl Handle {
     }
 
     /// The file is closed for good: all that was created through it goes.
-    pub(crate) fn release(&self) {
+    pub(crate) fn close(&self) {
         let processes = core::mem::take(&mut *self.processes.lock());
         for process in &processes {
             process.file_closed();

@@ -2,8 +2,8 @@
 
 //! The ioctl table: which command does what.
 
+use crate::abstractions::errno;
 use crate::attach::attachment;
-use crate::base::errno;
 use crate::base::params;
 use crate::domain::copy::{self, Places, Ranges};
 use crate::domain::region::Region;

@@ -3,9 +3,9 @@
 //! [`Process`]: a member with its address space: it publishes memory and submits requests, until
 //! its end, when what it published goes.
 
-use crate::base::errno;
+use crate::abstractions::errno;
+use crate::abstractions::shim;
 use crate::base::few::Few;
-use crate::base::shim;
 use crate::base::stats::Counter;
 use crate::domain::member::Member;
 use crate::domain::region::Region;

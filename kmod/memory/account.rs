@@ -12,7 +12,7 @@
 //!
 //! No charge takes a lock of an address space: who drops pages does not wait for their owner.
 
-use crate::base::shim;
+use crate::abstractions::shim;
 use crate::memory::user::User;
 use kernel::mm::Mm;
 use kernel::prelude::*;

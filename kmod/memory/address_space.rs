@@ -16,7 +16,7 @@
 //! (`mmu_notifier_put()`): what it has is freed when callbacks that have begun have returned. Only
 //! unloading waits for them (`mmu_notifier_synchronize()`).
 
-use crate::base::shim;
+use crate::abstractions::shim;
 use crate::base::workqueue;
 use crate::memory::changes::Changes;
 use core::ptr::NonNull;

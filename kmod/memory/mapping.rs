@@ -6,9 +6,9 @@
 //! Only processes wait for that: the threads that serve everybody (engines, their supervisor,
 //! workqueues) and interrupts leave it to a queue of its own, see [`MappingRef`].
 
-use crate::base::errno;
+use crate::abstractions::errno;
+use crate::abstractions::shim;
 use crate::base::few::Few;
-use crate::base::shim;
 use crate::base::stats::Stats;
 use crate::base::workqueue;
 use crate::memory::account::Account;

@@ -5,9 +5,9 @@
 //! A page is pinned once however many pieces name it. Pages of another process are looked at, never
 //! waited for with its lock held: its memory may be up to somebody who does not answer.
 
-use crate::base::errno;
+use crate::abstractions::errno;
+use crate::abstractions::shim;
 use crate::base::few::Few;
-use crate::base::shim;
 use crate::base::stats::{self, Counter, Stats};
 use crate::memory::spans::page_range;
 use crate::memory::watch::{Look, Watch};

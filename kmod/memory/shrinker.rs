@@ -17,7 +17,7 @@
 //! goes when the change is heard of. What a cgroup cannot swap is at most `reuse_pages` for each of
 //! its processes.
 
-use crate::base::shim;
+use crate::abstractions::shim;
 use core::ptr::NonNull;
 use kernel::bindings;
 use kernel::ffi::c_ulong;

@@ -5,8 +5,8 @@
 //! `RLIMIT_MEMLOCK` limits a process, which ends; what a peer keeps of its memory does not end with
 //! it. So who keeps the memory of others is told by user, as for io_uring.
 
+use crate::abstractions::shim;
 use crate::base::params;
-use crate::base::shim;
 use crate::memory::user_account::UserAccount;
 use kernel::prelude::*;
 use kernel::rbtree::{RBTree, RBTreeNode};

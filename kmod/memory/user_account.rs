@@ -5,7 +5,7 @@
 //! The counts are atomic and take no lock, so that they may change in any context (see
 //! [`crate::memory::account`] for why not those of an address space).
 
-use crate::base::declarations as raw;
+use crate::abstractions::declarations as raw;
 use kernel::bindings;
 use kernel::prelude::*;
 

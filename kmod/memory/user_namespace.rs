@@ -2,7 +2,7 @@
 
 //! [`UserNamespace`]: the user namespace of a process, only to be compared.
 
-use crate::base::declarations as raw;
+use crate::abstractions::declarations as raw;
 use kernel::bindings;
 
 /// A reference to a user namespace.

@@ -7,9 +7,9 @@
 //! address later must know. A watch is told nothing: it reads the log of its address space
 //! ([`crate::memory::address_space`]) when it is asked.
 
-use crate::base::errno;
+use crate::abstractions::errno;
+use crate::abstractions::shim;
 use crate::base::few::Few;
-use crate::base::shim;
 use crate::memory::address_space::Registration;
 use crate::memory::changed::Changed;
 use crate::memory::changes::NEVER;

@@ -47,9 +47,9 @@
 //! space, which a user worker never does. So it is not stopped; what it uses is taken from the next
 //! share of its cgroup.
 
-use crate::base::declarations as raw;
-use crate::base::errno;
-use crate::base::shim;
+use crate::abstractions::declarations as raw;
+use crate::abstractions::errno;
+use crate::abstractions::shim;
 use crate::base::workqueue;
 use kernel::bindings;
 use kernel::error::from_err_ptr;

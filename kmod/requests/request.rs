@@ -28,10 +28,10 @@
 //! the rest, and the fragment counts as finished only then. The requests of one user's processes
 //! are at most `max_user_requests`, released ones included until their last reference is gone.
 
-use crate::base::errno;
-use crate::base::irqlock::{self, IrqLock};
+use crate::abstractions::errno;
+use crate::abstractions::irqlock::{self, IrqLock};
+use crate::abstractions::shim;
 use crate::base::params;
-use crate::base::shim;
 use crate::base::stats::Counter;
 use crate::base::workqueue;
 use crate::domain::copy;

@@ -4,7 +4,7 @@
 //!
 //! What is in the table is a copy that the kernel writes and never reads.
 
-use crate::base::shim;
+use crate::abstractions::shim;
 use crate::uapi::{RequestStatus, MAX_REQUESTS, REQUEST_RUNNING, STATUS_BYTES};
 use core::mem::{offset_of, size_of};
 use kernel::mm::virt::VmaNew;

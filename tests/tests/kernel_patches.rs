@@ -55,8 +55,8 @@ const OTHERS: [&str; 6] = [
     "Kbuild",
     "base/coverage.c",
     "base/coverage.h",
-    "base/declarations.h",
-    "base/declarations.rs",
+    "abstractions/declarations.h",
+    "abstractions/declarations.rs",
 ];
 
 /// An empty directory of its own.
@@ -200,7 +200,7 @@ fn the_patches_add_up_to_the_module() {
     for name in OTHERS {
         assert!(expected.remove(name).is_some(), "kmod has no {name}");
     }
-    for name in ["Kconfig", "Makefile", "base/declarations.rs"] {
+    for name in ["Kconfig", "Makefile", "abstractions/declarations.rs"] {
         assert!(made.contains_key(name), "{name} is missing");
     }
     for (name, text) in &expected {

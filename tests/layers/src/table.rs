@@ -337,9 +337,10 @@ pub const TABLE: &[Layers] = &[
         root: "kmod/libcopy_main.rs",
         order: "
             uapi
-            < base/errno base/few base/declarations
-            < base/shim base/params
-            < base/irqlock base/stats base/workqueue base
+            < abstractions/errno abstractions/declarations
+            < abstractions/shim
+            < abstractions/iov_iter abstractions/irqlock abstractions/miscdevice abstractions/vm_operations abstractions
+            < base/few base/params base/stats base/workqueue base
             < memory/changed memory/changes memory/user_account memory/user_namespace
             < memory/shrinker memory/spans memory/address_space memory/user
             < memory/watch
@@ -358,6 +359,7 @@ pub const TABLE: &[Layers] = &[
             < requests/job requests/status
             < requests/copier requests/slots
             < requests/request
+            < requests/copiers
             < requests/workers requests
             < engine/dmaengine engine/thread
             < engine/device

@@ -788,6 +788,8 @@ fn hold(
     child: &Child,
     counters: &SharedCounters,
 ) -> Outcome<u32> {
+    // Until it has made its buffers.
+    counters.await_at_least(HELD, 1)?;
     loop {
         soon(context, || sys::is_stopped(child.pid))?;
         let id = counters.get(HELD) as u32;

@@ -2,7 +2,7 @@
 
 //! Safe faces of `shim.c`: kernel macros and inline functions that Rust cannot call.
 
-use crate::base::declarations as raw;
+use crate::abstractions::declarations as raw;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use kernel::bindings;
@@ -300,30 +300,8 @@ pub(crate) unsafe fn unlock_irqrestore(lock: *mut bindings::spinlock_t, flags: u
     unsafe { raw::libcopy_unlock_irqrestore(lock, flags) }
 }
 
-/// Copies memory of the kernel's to what an iterator names, and moves the iterator behind it.
-/// Returns how many bytes: fewer where memory of the iterator's cannot be written, or where the
-/// memory has lost what was in it (a machine check that `lib/iov_iter.c` recovers from, where the
-/// processor can).
-///
-/// # Safety
-///
-/// `from` has `len` bytes, and the iterator is valid.
-#[inline(always)]
-pub(crate) unsafe fn copy_to_iter(
-    from: *const u8,
-    len: usize,
-    to: &mut bindings::iov_iter,
-) -> usize {
-    #[cfg(CONFIG_ARCH_HAS_COPY_MC)]
-    use bindings::_copy_mc_to_iter as copy;
-    #[cfg(not(CONFIG_ARCH_HAS_COPY_MC))]
-    use bindings::_copy_to_iter as copy;
-    // SAFETY: `from` has `len` bytes; what the iterator names is checked as it is written.
-    unsafe { copy(from.cast(), len, to) }
-}
-
-/// Copies memory of the kernel's that may overlap; returns how many bytes, as [`copy_to_iter`]
-/// does.
+/// Copies memory of the kernel's that may overlap; returns how many bytes: fewer where the memory
+/// has lost what was in it (a machine check, where the processor can go on after one).
 ///
 /// # Safety
 ///

@@ -6,7 +6,7 @@
 //! wait for it for ever. What is done under such a lock must neither sleep nor take a lock of a
 //! driver.
 
-use crate::base::shim;
+use crate::abstractions::shim;
 use core::ffi::CStr;
 use kernel::bindings;
 use kernel::ffi::c_char;

@@ -3,5 +3,5 @@
 #ifdef CONFIG_LIBCOPY_ENGINES
 #include "../engine/dma.h"
 #endif
-#include "params.h"
+#include "../base/params.h"
 #include "shim.h"
