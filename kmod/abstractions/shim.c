@@ -43,6 +43,17 @@ unsigned long libcopy_page_to_pfn(struct page *page)
 	return page_to_pfn(page);
 }
 
+/* How many of @pages from the first on follow each other in physical memory. */
+size_t libcopy_contiguous_pages(struct page *const *pages, size_t count)
+{
+	unsigned long first = page_to_pfn(pages[0]);
+	size_t many = 1;
+
+	while (many < count && page_to_pfn(pages[many]) == first + many)
+		many++;
+	return many;
+}
+
 /*
  * How many pages from @start on are those expected, as the page tables have it: nothing is faulted
  * in and no page referenced, which is several times as fast as pinning. What it does not count may

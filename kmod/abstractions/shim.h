@@ -25,6 +25,7 @@ struct workqueue_struct;
 
 void *libcopy_page_address(struct page *page);
 unsigned long libcopy_page_to_pfn(struct page *page);
+size_t libcopy_contiguous_pages(struct page *const *pages, size_t count);
 size_t libcopy_same_pages(struct mm_struct *mm, unsigned long start, struct page *const *expected,
 			  unsigned long *room, size_t count);
 struct mmu_notifier *libcopy_notifier_get(const struct mmu_notifier_ops *ops, struct mm_struct *mm);

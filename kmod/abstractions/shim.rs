@@ -37,6 +37,16 @@ pub(crate) unsafe fn page_to_pfn(page: *mut bindings::page) -> usize {
     unsafe { raw::libcopy_page_to_pfn(page) }
 }
 
+/// How many pages from the first on follow each other in physical memory: 1 or more.
+///
+/// # Safety
+///
+/// `pages` must be valid pages that the caller keeps from being freed, and not none.
+pub(crate) unsafe fn contiguous_pages(pages: &[*mut bindings::page]) -> usize {
+    // SAFETY: The pages are valid and stay, as this function asks for.
+    unsafe { raw::libcopy_contiguous_pages(pages.as_ptr(), pages.len()) }
+}
+
 /// How many pages from `start` on, of those expected, the page tables show, as far as that can be
 /// seen without faulting anything in (`mm/hmm.c`, `hmm_range_fault()`). Addresses without a mapping
 /// show no page. The caller has not locked the address space.

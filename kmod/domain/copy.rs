@@ -408,8 +408,10 @@ impl Mover<'_, '_> {
     fn range(&mut self, mut at: u64, len: u64) -> Result<(), Stop> {
         let end = at + u64::min(len, self.left as u64);
         while at < end {
-            let (address, len) = self.pages.locate(at, &mut self.hint).ok_or(Stop::Outside)?;
-            let len = len.min((end - at) as usize).min(CHUNK);
+            let (address, held) = self.pages.locate(at, &mut self.hint).ok_or(Stop::Outside)?;
+            let len = held.min((end - at) as usize).min(CHUNK);
+            // The next byte is in the next run.
+            self.hint += usize::from(len == held);
             if len > SHORT {
                 self.flush()?;
                 // SAFETY: `locate` returned pinned memory of at least `len` bytes.

@@ -176,7 +176,7 @@ impl PinnedPages {
     /// Fills `runs` from `pages`.
     fn find_runs(&mut self, pieces: &[Piece]) -> Result {
         let flags = GFP_KERNEL_ACCOUNT | __GFP_NOWARN;
-        let mut pages = self.pages().iter();
+        let (pages, mut index) = (self.pages(), 0);
         let mut runs = Few::new();
         let mut run: Option<Run> = None;
         let mut offset = 0u64;
@@ -197,10 +197,15 @@ impl PinnedPages {
                 }
             }
             while left > 0 {
-                let len = usize::min(left, PAGE_SIZE - within);
-                let page = *pages.next().ok_or(EINVAL)?;
-                // SAFETY: The page is pinned, see the type invariant.
-                let address = unsafe { shim::page_address(page).add(within) };
+                let touched = (within + left).div_ceil(PAGE_SIZE);
+                let some = pages.get(index..index + touched).ok_or(EINVAL)?;
+                // SAFETY: The pages are pinned, see the type invariant; they are not none.
+                let (address, many) = unsafe {
+                    let address = shim::page_address(some[0]).add(within);
+                    (address, shim::contiguous_pages(some))
+                };
+                let len = usize::min(left, many * PAGE_SIZE - within);
+                index += many;
                 match &mut run {
                     Some(run) if run.address.wrapping_add(run.len) == address => run.len += len,
                     _ => {

@@ -689,7 +689,8 @@ mod tests {
     use super::super::kernel::InstructionSet;
     use super::*;
 
-    /// However long they are on average; all but short lists, whose branches the processor remembers.
+    /// However long they are on average; all but short lists, whose branches the processor remembers, and those
+    /// that leave every cache.
     #[test]
     #[cfg_attr(miri, ignore = "too much for it")]
     fn without_masks_no_branch_depends_on_the_length_of_a_piece_of_a_long_list() {
@@ -698,10 +699,12 @@ mod tests {
             for (count, longest, is_sorted) in [
                 (1000, 16, false),
                 (4000, 6, false),
-                (8500, 16, true),
+                (20_000, 16, true),
                 (65_535, 9, true),
                 (70_000, 2, true),
                 (70_000, 16, true),
+                (3_000_000, 2, true),
+                (3_000_000, 16, false),
             ] {
                 let lengths: Vec<u64> = (0..count).map(|i| 1 + i * 7919 % 101 % longest).collect();
                 let mut end = 0;

@@ -42,8 +42,36 @@ fn sizes() -> [u64; 3] {
     [
         size(libc::_SC_LEVEL1_DCACHE_SIZE),
         size(libc::_SC_LEVEL2_CACHE_SIZE),
-        size(libc::_SC_LEVEL3_CACHE_SIZE),
+        last_level().unwrap_or_else(|| size(libc::_SC_LEVEL3_CACHE_SIZE)),
     ]
+}
+
+/// The last-level cache that a processor uses, as the kernel says it (`Documentation/ABI/testing/sysfs-devices-system-cpu`).
+/// On AMD's, the C library counts those of the whole package together: ten or twelve times as much.
+#[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
+fn last_level() -> Option<u64> {
+    let read = |index: u32, file: &str| {
+        let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{file}");
+        std::fs::read_to_string(path).ok()
+    };
+    // The kernel numbers them without a gap; no processor has as many.
+    let third =
+        (0..16).find(|index| read(*index, "level").is_some_and(|level| level.trim() == "3"))?;
+    bytes_of(&read(third, "size")?)
+}
+
+/// A size as the kernel writes it, for example `32768K`.
+#[cfg_attr(
+    not(all(target_os = "linux", target_env = "gnu", not(miri))),
+    allow(dead_code)
+)]
+fn bytes_of(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let (number, unit) = match text.strip_suffix('K') {
+        Some(number) => (number, 1 << 10),
+        None => (text.strip_suffix('M')?, 1 << 20),
+    };
+    number.parse::<u64>().ok()?.checked_mul(unit)
 }
 
 #[cfg(not(all(target_os = "linux", target_env = "gnu", not(miri))))]
@@ -144,6 +172,22 @@ mod tests {
         assert_eq!(Caches::of([0; 3]).last, 12 << 20);
         assert_eq!(Caches::of([0, 0, 480 << 20]).last, 160 << 20);
         assert!(overflow_last(1 << 40) && !overflow_last(1 << 20));
+    }
+
+    #[test]
+    fn sizes_are_read_as_the_kernel_writes_them() {
+        assert_eq!(bytes_of("32768K\n"), Some(32 << 20));
+        assert_eq!(bytes_of("36M"), Some(36 << 20));
+        for wrong in [
+            "",
+            "K",
+            "-1K",
+            "12",
+            "99999999999999999999K",
+            "18014398509481984K",
+        ] {
+            assert_eq!(bytes_of(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

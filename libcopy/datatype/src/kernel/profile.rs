@@ -7,6 +7,7 @@
 //! on, and one for AMD's earlier ones (measured on Zen 4). [`CpuProfile::install`] replaces it, with one that was calibrated on the
 //! machine; layouts made before keep their kernels.
 
+use super::instructions::InstructionSet;
 use std::fmt::Write as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -218,6 +219,12 @@ const AMD_BEFORE_ZEN_5: CpuProfile = CpuProfile {
     ..AMD
 };
 
+/// Zen 4 remembers the branches of 16,384 pieces and more.
+const ZEN_4: CpuProfile = CpuProfile {
+    remembered: 16384,
+    ..AMD_BEFORE_ZEN_5
+};
+
 /// The family of Zen 5, as `cpuid` says it; Zen to Zen 4 are 0x17 to 0x19.
 const ZEN_5: u32 = 0x1a;
 
@@ -230,13 +237,16 @@ impl CpuProfile {
         static VENDOR: OnceLock<&CpuProfile> = OnceLock::new();
         VENDOR.get_or_init(|| {
             let (vendor, family) = vendor();
-            CpuProfile::of(&vendor, family)
+            let has_512 = InstructionSet::of_processor() == InstructionSet::Avx512;
+            CpuProfile::of(&vendor, family, has_512)
         })
     }
 
-    fn of(vendor: &[u8; 12], family: u32) -> &'static CpuProfile {
+    /// Before Zen 5, only AMD's Zen 4 has AVX-512.
+    fn of(vendor: &[u8; 12], family: u32, has_512: bool) -> &'static CpuProfile {
         match vendor {
             b"AuthenticAMD" | b"HygonGenuine" if family >= ZEN_5 => &AMD,
+            b"AuthenticAMD" if has_512 => &ZEN_4,
             b"AuthenticAMD" | b"HygonGenuine" => &AMD_BEFORE_ZEN_5,
             _ => &INTEL,
         }
@@ -430,12 +440,19 @@ mod tests {
 
     #[test]
     fn vendors_have_their_tables() {
-        assert_eq!(CpuProfile::of(b"GenuineIntel", 6), &INTEL);
-        assert_eq!(CpuProfile::of(b"AuthenticAMD", 0x1a), &AMD);
-        assert_eq!(CpuProfile::of(b"AuthenticAMD", 0x19), &AMD_BEFORE_ZEN_5);
-        assert_eq!(CpuProfile::of(b"HygonGenuine", 0x18), &AMD_BEFORE_ZEN_5);
-        assert_eq!(CpuProfile::of(&[0; 12], 0), &INTEL);
-        assert!([&INTEL, &AMD, &AMD_BEFORE_ZEN_5].contains(&CpuProfile::of_vendor()));
+        assert_eq!(CpuProfile::of(b"GenuineIntel", 6, true), &INTEL);
+        assert_eq!(CpuProfile::of(b"AuthenticAMD", 0x1a, true), &AMD);
+        assert_eq!(CpuProfile::of(b"AuthenticAMD", 0x19, true), &ZEN_4);
+        assert_eq!(
+            CpuProfile::of(b"AuthenticAMD", 0x19, false),
+            &AMD_BEFORE_ZEN_5
+        );
+        assert_eq!(
+            CpuProfile::of(b"HygonGenuine", 0x18, false),
+            &AMD_BEFORE_ZEN_5
+        );
+        assert_eq!(CpuProfile::of(&[0; 12], 0, false), &INTEL);
+        assert!([&INTEL, &AMD, &AMD_BEFORE_ZEN_5, &ZEN_4].contains(&CpuProfile::of_vendor()));
     }
 
     /// Zen 3 says that its string instructions are fast, and they are not.
@@ -466,7 +483,7 @@ mod tests {
 
     #[test]
     fn text_says_everything_and_nothing_else_is_read() {
-        for profile in [&INTEL, &AMD, &AMD_BEFORE_ZEN_5] {
+        for profile in [&INTEL, &AMD, &AMD_BEFORE_ZEN_5, &ZEN_4] {
             let text = profile.to_text();
             assert_eq!(
                 CpuProfile::from_text(&text).as_ref(),
