@@ -6,9 +6,7 @@
 //! computes from its children's in time proportional to its arguments. Nothing here recurses, so
 //! types may be nested to any depth; the last handle of a deep type is dropped in a loop.
 
-use std::sync::Arc;
-
-use super::datatype::{Contents, Datatype, Distribution, Facts, Order, fastest_first};
+use super::datatype::{Contents, Datatype, Distribution, Facts, Members, Order, fastest_first};
 use super::signature::Signature;
 use crate::{Error, Result};
 
@@ -387,24 +385,19 @@ impl Datatype {
     /// # Errors
     ///
     /// Arrays of different lengths; sizes or bounds that do not fit into 64 bits.
-    pub fn structure(
+    pub fn structure<'a>(
         blocklengths: &[u64],
         displacements: &[i64],
-        children: &[Datatype],
+        children: impl IntoIterator<Item = &'a Datatype>,
     ) -> Result<Datatype> {
-        Datatype::structure_of(blocklengths, displacements, children.into())
+        let children = Members::new(children);
+        Datatype::structure_of(blocklengths, displacements, children)
     }
 
-    /// As [`Datatype::structure`], of handles that become those of the new type: a handle is cloned
-    /// nowhere.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Datatype::structure`].
-    pub fn structure_of(
+    fn structure_of(
         blocklengths: &[u64],
         displacements: &[i64],
-        children: Arc<[Datatype]>,
+        children: Members,
     ) -> Result<Datatype> {
         same_length("blocklengths", blocklengths.len(), children.len())?;
         same_length("displacements", displacements.len(), children.len())?;
@@ -412,11 +405,11 @@ impl Datatype {
         let mut signature = Signature::EMPTY;
         let mut first = 0;
         // Neighbours of one type are blocks of it.
-        for same in children.chunk_by(Datatype::is) {
-            let range = first..first + same.len();
+        for (n, child) in children.runs() {
+            let range = first..first + n;
             first = range.end;
             let (lengths, places) = (&blocklengths[range.clone()], &displacements[range]);
-            let child = &same[0].0.facts;
+            let child = &child.0.facts;
             let (low, high, copies) = match (lengths, places) {
                 (&[length], &[place]) => {
                     let (before, behind) = sweep(length, i128::from(child.extent()));
@@ -715,6 +708,48 @@ mod tests {
         assert_eq!(both.commit().size(), 96);
         let wide = Datatype::named(Named::Byte).hvector(2, 1, i64::MAX - 1);
         assert_eq!(wide.unwrap().commit().segments(), 2);
+    }
+
+    #[test]
+    fn neighbours_of_one_type_are_one_user_of_it() {
+        let (a, b) = (
+            Datatype::named(Named::Int).dup(),
+            Datatype::named(Named::Byte).dup(),
+        );
+        let users = |of: &Datatype| std::sync::Arc::strong_count(&of.0);
+        let order = [&a, &a, &a, &b, &a, &a, &b, &b];
+        let places = [0, 4, 8, 12, 16, 20, 24, 25];
+        let made = Datatype::structure(&[1; 8], &places, order).unwrap();
+        assert_eq!((users(&a), users(&b)), (3, 3));
+        let Contents::Struct { children, .. } = made.contents() else {
+            panic!("{made:?}");
+        };
+        assert_eq!((children.len(), children.iter().len()), (8, 8));
+        for (i, child) in order.into_iter().enumerate() {
+            assert!(children.get(i).is_some_and(|same| same.is(child)), "{i}");
+        }
+        assert!(children.get(8).is_none());
+        assert!(
+            children
+                .iter()
+                .map(Datatype::id)
+                .eq(order.map(Datatype::id))
+        );
+        assert!(
+            made.contents()
+                .children()
+                .map(Datatype::id)
+                .eq(order.map(Datatype::id))
+        );
+        assert!(children.runs().map(|(n, _)| n).eq([3, 1, 2, 2]));
+        assert_eq!(made.envelope().datatypes, 8);
+        let again = Datatype::unflatten(&made.flatten()).unwrap();
+        assert_eq!(again.expression(), made.expression());
+        assert_eq!(again.commit(), made.commit());
+        drop(made);
+        assert_eq!((users(&a), users(&b)), (1, 1));
+        let empty = Datatype::structure(&[], &[], []).unwrap();
+        assert_eq!((empty.contents().children().count(), empty.size()), (0, 0));
     }
 
     #[test]

@@ -71,9 +71,9 @@ fn postorder(root: &Datatype) -> Vec<Datatype> {
         if known.insert(datatype.id(), ()).is_some() {
             continue;
         }
-        let children = datatype.contents().children().to_vec();
-        stack.push((datatype, true));
-        stack.extend(children.into_iter().rev().map(|child| (child, false)));
+        stack.push((datatype.clone(), true));
+        let children = datatype.contents().runs().rev();
+        stack.extend(children.map(|(_, child)| (child.clone(), false)));
     }
     all
 }
@@ -282,7 +282,7 @@ fn write(words: &mut Vec<u64>, contents: &Contents, index: impl Fn(&Datatype) ->
             ..
         } => words.extend([RESIZED, *lower_bound as u64, *extent as u64]),
     }
-    words.extend(contents.children().iter().map(index));
+    words.extend(contents.children().map(index));
 }
 
 /// What is left to read.
@@ -334,10 +334,10 @@ impl Reader {
         }
     }
 
-    fn child(&mut self, known: &[Datatype]) -> Result<Datatype> {
+    fn child<'a>(&mut self, known: &'a [Datatype]) -> Result<&'a Datatype> {
         let index = self.next()?;
         match usize::try_from(index).ok().and_then(|i| known.get(i)) {
-            Some(child) => Ok(child.clone()),
+            Some(child) => Ok(child),
             None => Err(self.wrong(index, format!("one of the {} types before", known.len()))),
         }
     }
@@ -397,9 +397,9 @@ impl Reader {
             }
             STRUCT => {
                 let (lengths, places) = (self.counts()?, self.numbers()?);
-                let children: Result<Vec<Datatype>> =
+                let children: Result<Vec<&Datatype>> =
                     lengths.iter().map(|_| self.child(known)).collect();
-                Datatype::structure(&lengths, &places, &children?)
+                Datatype::structure(&lengths, &places, children?)
             }
             SUBARRAY => {
                 let order = self.order()?;

@@ -60,7 +60,9 @@ pub mod canonical {
 }
 
 pub use cursor::{Blocks, Checkpoints, Cursor, Places};
-pub use datatype::{Combiner, Contents, Datatype, Dimensions, Distribution, Envelope, Order};
+pub use datatype::{
+    Combiner, Contents, Datatype, Dimensions, Distribution, Envelope, MemberTypes, Members, Order,
+};
 pub use elements::Elements;
 pub use error::{Allowed, Error, Result, Value};
 pub use kernel::{Calibration, CpuProfile, InstructionSet};

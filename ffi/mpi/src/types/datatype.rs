@@ -273,8 +273,8 @@ impl Reading {
             }
             _ => false,
         };
-        let has_negative = |child: &Datatype| child.extent() < 0 && child.size() > 0;
-        self.is_doubtful |= is_back || contents.children().iter().any(has_negative);
+        let has_negative = |(_, child): (usize, &Datatype)| child.extent() < 0 && child.size() > 0;
+        self.is_doubtful |= is_back || contents.runs().any(has_negative);
         if self.complex > 0 {
             let is_between = |bytes: &i64| bytes % self.complex != 0;
             let are_between = match contents {

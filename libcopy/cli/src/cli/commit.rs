@@ -389,7 +389,7 @@ fn structs(n: usize) -> impl Iterator<Item = Case> {
             let child = double.subarray(SQUARE, &[3, 2], &[1, 2], Order::C)?;
             let places = places(&vec![80; n], |_| random.below(gaps));
             let places: Vec<i64> = places.iter().map(|at| 8 * at).collect();
-            Datatype::structure(&vec![1; n], &places, &vec![child; n])
+            Datatype::structure(&vec![1; n], &places, vec![&child; n])
         };
         Case {
             name: name.to_owned(),

@@ -9,7 +9,7 @@
 //! nest) would be written out as a list of pieces in the end; what is regular in that is found in the
 //! arrays as well, in passes over numbers. Whether members are so is seen from a sample of them.
 
-use super::super::datatype::{Contents, Datatype, fastest_first};
+use super::super::datatype::{Contents, Datatype, Members, fastest_first};
 use super::super::form::NodeId;
 use super::arena::{Arena, Placed};
 use super::lists::Number;
@@ -179,12 +179,12 @@ impl Nest {
 }
 
 /// The members of a struct: lengths, displacements, types.
-struct Members<'a>(&'a [u64], &'a [i64], &'a [Datatype]);
+struct Lists<'a>(&'a [u64], &'a [i64], &'a Members);
 
-impl Members<'_> {
+impl Lists<'_> {
     /// A member that is a small nest.
-    fn nest(&self, i: usize) -> Option<Nest> {
-        let nest = Nest::of(self.0[i], self.1[i], &self.2[i]);
+    fn nest(&self, i: usize, child: &Datatype) -> Option<Nest> {
+        let nest = Nest::of(self.0[i], self.1[i], child);
         nest.filter(|nest| nest.pieces <= PIECES)
     }
 
@@ -193,7 +193,8 @@ impl Members<'_> {
         let n = self.0.len();
         let (mut bytes, mut pieces) = (0u64, 0);
         for k in 0..SAMPLE {
-            let Some(nest) = self.nest(k * (n - 1) / (SAMPLE - 1)) else {
+            let i = k * (n - 1) / (SAMPLE - 1);
+            let Some(nest) = self.2.get(i).and_then(|child| self.nest(i, child)) else {
                 return false;
             };
             bytes = bytes.saturating_add((nest.len as u64).saturating_mul(nest.pieces));
@@ -210,8 +211,8 @@ impl Members<'_> {
         let mut starts: Vec<S> = Vec::with_capacity(2 * n + 1);
         let mut total = S::default();
         starts.push(total);
-        for i in 0..n {
-            let nest = self.nest(i)?;
+        for (i, child) in self.2.iter().enumerate() {
+            let nest = self.nest(i, child)?;
             if nest.len == 0 {
                 continue;
             }
@@ -262,7 +263,7 @@ pub(super) fn written_out(arena: &mut Arena, datatype: &Datatype, offset: i64) -
     else {
         return None;
     };
-    let members = Members(blocklengths, displacements, children);
+    let members = Lists(blocklengths, displacements, children);
     if children.len() < ENOUGH || !members.is_promising() {
         return None;
     }

@@ -3,11 +3,13 @@
 //! From datatypes to forms.
 
 use std::cell::OnceCell;
+use std::iter::Zip;
+use std::slice;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::super::datatype::{Contents, Datatype, fastest_first};
+use super::super::datatype::{Contents, Datatype, MemberTypes, fastest_first};
 use super::super::form::{Form, NodeId};
 use super::arena::{Arena, Placed};
 use super::long::{Blocks, Lengths};
@@ -67,25 +69,28 @@ enum Task<'a> {
     Dimensions(i64, Vec<(i64, i64)>),
     /// Places a value at the blocks of an indexed type, or of a struct of one type.
     Indexed(&'a Datatype, i64),
-    /// Emits the members of a struct from the given one on.
-    Members(&'a Datatype, i64, usize),
+    /// Emits the members of a struct that are left.
+    Members(i64, Left<'a>),
 }
 
+/// Members of a struct: lengths, displacements, types.
+type Left<'a> = Zip<Zip<slice::Iter<'a, u64>, slice::Iter<'a, i64>>, MemberTypes<'a>>;
+
 /// How often each type is used within `root`; those used once may be written in place.
-fn uses(root: &Datatype) -> HashMap<u64, u32> {
+fn uses(root: &Datatype) -> HashMap<u64, usize> {
     let mut uses = HashMap::new();
     let mut stack = vec![root];
     while let Some(datatype) = stack.pop() {
-        for child in datatype.contents().children() {
+        for (n, child) in datatype.contents().runs() {
             let (child, _) = peel(child);
             if matches!(child.contents(), Contents::Named(_)) {
                 continue;
             }
-            let count: &mut u32 = uses.entry(child.id()).or_default();
-            *count += 1;
-            if *count == 1 {
+            let count: &mut usize = uses.entry(child.id()).or_default();
+            if *count == 0 {
                 stack.push(child);
             }
+            *count = count.saturating_add(n);
         }
     }
     uses
@@ -164,19 +169,9 @@ fn translate(arena: &mut Arena, root: &Datatype) -> Option<Placed> {
                 }
                 emit(arena, &mut tasks, &mut lists, datatype, offset);
             }
-            Task::Members(datatype, offset, mut next) => {
-                let Contents::Struct {
-                    blocklengths,
-                    displacements,
-                    children,
-                } = datatype.contents()
-                else {
-                    continue;
-                };
-                while next < children.len() {
-                    let (length, child) = (blocklengths[next], &children[next]);
-                    let at = offset.wrapping_add(displacements[next]);
-                    next += 1;
+            Task::Members(offset, mut members) => {
+                while let Some(((&length, &displacement), child)) = members.next() {
+                    let at = offset.wrapping_add(displacement);
                     if length == 0 || child.size() == 0 {
                         continue;
                     }
@@ -188,7 +183,7 @@ fn translate(arena: &mut Arena, root: &Datatype) -> Option<Placed> {
                         continue;
                     }
                     let (inner, inner_at) = peel(child);
-                    tasks.push(Task::Members(datatype, offset, next));
+                    tasks.push(Task::Members(offset, members));
                     if length == 1 && uses().get(&inner.id()).copied().unwrap_or(0) <= 1 {
                         tasks.push(Task::Emit(inner, at.wrapping_add(inner_at)));
                     } else {
@@ -288,19 +283,26 @@ fn emit<'a>(
             tasks.push(Task::Indexed(datatype, offset));
             tasks.push(Task::Value(child));
         }
-        // One type at many places is what `hindexed` makes.
-        Contents::Struct { children, .. } if is_of_one_type(children) => {
-            tasks.push(Task::Indexed(datatype, offset));
-            tasks.push(Task::Value(&children[0]));
-        }
-        Contents::Struct { .. } => {
+        // Members of one type are what `hindexed` makes.
+        Contents::Struct {
+            blocklengths,
+            displacements,
+            children,
+        } => {
+            let mut runs = children.runs();
+            if let (Some((_, child)), None) = (runs.next(), runs.next()) {
+                tasks.push(Task::Indexed(datatype, offset));
+                tasks.push(Task::Value(child));
+                return;
+            }
             let list = lists.last_mut().filter(|list| is_alone(list, tasks));
             if let Some(list) = list {
                 if let Some(placed) = members::written_out(arena, datatype, offset) {
                     return list.push(placed);
                 }
             }
-            tasks.push(Task::Members(datatype, offset, 0));
+            let blocks = blocklengths.iter().zip(displacements.iter());
+            tasks.push(Task::Members(offset, blocks.zip(children.iter())));
         }
         // `peel` took these away.
         Contents::Dup { child } | Contents::Resized { child, .. } => {
@@ -308,13 +310,6 @@ fn emit<'a>(
         }
         Contents::Darray { .. } => tasks.push(Task::Emit(datatype.essence(), offset)),
     }
-}
-
-/// Whether all members of a struct are of the same type.
-fn is_of_one_type(children: &[Datatype]) -> bool {
-    children
-        .split_first()
-        .is_some_and(|(first, others)| others.iter().all(|child| child.is(first)))
 }
 
 /// The blocks of a large indexed type, or of a struct of one type, as arrays, if they are not much more than the type itself.
@@ -350,7 +345,7 @@ fn large(arena: &mut Arena, datatype: &Datatype, offset: i64, (at, id): Placed) 
         } => (
             Lengths::Each(blocklengths),
             displacements,
-            children.first()?,
+            children.get(0)?,
             true,
         ),
         _ => return None,
@@ -434,8 +429,9 @@ fn blocks(
             children,
         } => {
             list.reserve(displacements.len());
-            for (&length, &displacement) in blocklengths.iter().zip(displacements.iter()) {
-                block(list, length, displacement, &children[0]);
+            let blocks = blocklengths.iter().zip(displacements.iter());
+            for ((&length, &displacement), child) in blocks.zip(children.iter()) {
+                block(list, length, displacement, child);
             }
         }
         Contents::IndexedBlock {
