@@ -17,7 +17,7 @@
 // The kernel module is not there or cannot be used.
 #define LIBCOPY_EDEVICE (-2)
 
-// A system call failed.
+// A system call failed, or memory has no room.
 #define LIBCOPY_ESYSTEM (-3)
 
 // An environment variable or the profile cannot be used.

@@ -173,7 +173,7 @@ pub unsafe extern "C" fn libcopy_type_flatten(
     guarded(|| {
         // SAFETY: the caller's promise.
         unsafe {
-            let flat = handle(datatype)?.datatype().flatten();
+            let flat = handle(datatype)?.datatype().flatten()?;
             put("the length", length, flat.len())?;
             if bytes.is_null() {
                 return Ok(());

@@ -13,6 +13,7 @@ use std::sync::{Arc, OnceLock};
 use super::form::Form;
 use super::named::Named;
 use super::signature::Signature;
+use crate::room;
 
 /// Which index of an array varies fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,7 +44,7 @@ pub struct Dimensions(Numbers);
 #[derive(Clone)]
 enum Numbers {
     Few(u8, [u64; 3]),
-    Many(Arc<[u64]>),
+    Many(Arc<Vec<u64>>),
 }
 
 impl std::ops::Deref for Dimensions {
@@ -57,16 +58,16 @@ impl std::ops::Deref for Dimensions {
     }
 }
 
-impl From<&[u64]> for Dimensions {
-    fn from(numbers: &[u64]) -> Self {
+impl Dimensions {
+    pub(super) fn new(numbers: &[u64]) -> room::Result<Dimensions> {
         let mut few = [0; 3];
-        Dimensions(match few.get_mut(..numbers.len()) {
+        Ok(Dimensions(match few.get_mut(..numbers.len()) {
             Some(all) => {
                 all.copy_from_slice(numbers);
                 Numbers::Few(numbers.len() as u8, few)
             }
-            None => Numbers::Many(numbers.into()),
-        })
+            None => Numbers::Many(Arc::new(room::copied(numbers)?)),
+        }))
     }
 }
 
@@ -98,7 +99,9 @@ fn counted(runs: &[Run]) -> impl DoubleEndedIterator<Item = (usize, &Datatype)> 
 }
 
 impl Members {
-    pub(super) fn new<'a>(children: impl IntoIterator<Item = &'a Datatype>) -> Members {
+    pub(super) fn new<'a>(
+        children: impl IntoIterator<Item = &'a Datatype>,
+    ) -> room::Result<Members> {
         let mut runs = Vec::new();
         let mut children = children.into_iter();
         if let Some(mut last) = children.next() {
@@ -109,14 +112,14 @@ impl Members {
             };
             for child in children {
                 if !child.is(last) {
-                    runs.push(run(end, last));
+                    room::push(&mut runs, run(end, last))?;
                     last = child;
                 }
                 end += 1;
             }
-            runs.push(run(end, last));
+            room::push(&mut runs, run(end, last))?;
         }
-        Members(Arc::new(runs))
+        Ok(Members(Arc::new(runs)))
     }
 
     /// How many.
@@ -228,18 +231,18 @@ pub enum Contents {
     /// Blocks of different lengths anywhere.
     Indexed {
         /// Children in each block.
-        blocklengths: Arc<[u64]>,
+        blocklengths: Arc<Vec<u64>>,
         /// Start of each block, in extents of the child.
-        displacements: Arc<[i64]>,
+        displacements: Arc<Vec<i64>>,
         /// What the blocks consist of.
         child: Datatype,
     },
     /// As `Indexed`, the displacements in bytes.
     Hindexed {
         /// Children in each block.
-        blocklengths: Arc<[u64]>,
+        blocklengths: Arc<Vec<u64>>,
         /// Start of each block, in bytes.
-        displacements: Arc<[i64]>,
+        displacements: Arc<Vec<i64>>,
         /// What the blocks consist of.
         child: Datatype,
     },
@@ -248,7 +251,7 @@ pub enum Contents {
         /// Children in each block.
         blocklength: u64,
         /// Start of each block, in extents of the child.
-        displacements: Arc<[i64]>,
+        displacements: Arc<Vec<i64>>,
         /// What the blocks consist of.
         child: Datatype,
     },
@@ -257,16 +260,16 @@ pub enum Contents {
         /// Children in each block.
         blocklength: u64,
         /// Start of each block, in bytes.
-        displacements: Arc<[i64]>,
+        displacements: Arc<Vec<i64>>,
         /// What the blocks consist of.
         child: Datatype,
     },
     /// Blocks of different types anywhere.
     Struct {
         /// Children in each block.
-        blocklengths: Arc<[u64]>,
+        blocklengths: Arc<Vec<u64>>,
         /// Start of each block, in bytes.
-        displacements: Arc<[i64]>,
+        displacements: Arc<Vec<i64>>,
         /// What each block consists of.
         children: Members,
     },
@@ -290,11 +293,11 @@ pub enum Contents {
         /// Which of them.
         rank: u64,
         /// Size of the whole array in each dimension.
-        sizes: Arc<[u64]>,
+        sizes: Arc<Vec<u64>>,
         /// How each dimension is dealt out.
-        distributions: Arc<[Distribution]>,
+        distributions: Arc<Vec<Distribution>>,
         /// Number of processes in each dimension.
-        processes: Arc<[u64]>,
+        processes: Arc<Vec<u64>>,
         /// Which index of the array varies fastest.
         order: Order,
         /// What the array consists of.
@@ -636,7 +639,8 @@ impl Inner {
             Contents::Named(_) => {}
             Contents::Struct { mut children, .. } => {
                 if let Some(runs) = Arc::get_mut(&mut children.0) {
-                    doomed.extend(runs.drain(..).map(|run| run.child));
+                    // Without room for the list, children are dropped one within the other.
+                    let _ = room::extend(doomed, runs.drain(..).map(|run| run.child));
                 }
             }
             Contents::Dup { child }

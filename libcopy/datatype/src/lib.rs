@@ -47,6 +47,7 @@ mod overlap;
 mod pack;
 mod plan;
 mod reduce;
+pub mod room;
 mod serialize;
 mod signature;
 mod steps;

@@ -87,7 +87,7 @@ impl GpuLayout {
     ///
     /// A layout with too many irregular pieces.
     pub fn new(layout: Layout) -> Result<GpuLayout> {
-        let plan = Plan::of(&layout).ok_or(Error::TooManyPieces)?;
+        let plan = Plan::of(&layout)?;
         Ok(GpuLayout {
             layout,
             plan,

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::iov::{Iov, Shape};
-use crate::room;
+use libcopy_datatype::room;
 
 /// What a card allows for one key and one WRITE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -233,7 +233,7 @@ impl Windows {
         let mut walk = Walk::new(iovs);
         for len in cuts.lengths(bytes) {
             let first = windows.pieces.len();
-            walk.take(len, |iov| room::push(&mut windows.pieces, iov))?;
+            walk.take(len, |iov| Ok(room::push(&mut windows.pieces, iov)?))?;
             let found = windows.pieces.len() - first;
             if found > max_iovs {
                 return Err(Error::TooManyIovs {

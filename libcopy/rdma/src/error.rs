@@ -2,6 +2,8 @@
 
 //! What can go wrong.
 
+use libcopy_datatype::room::NoRoom;
+
 /// Why typed memory could not be moved over RDMA.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -76,11 +78,8 @@ pub enum Error {
         wanted: usize,
     },
     /// There is no room in memory for a list that is as long as the layout, the message or the peer says.
-    #[error("there is no room in memory for a list of {bytes} bytes")]
-    NoRoom {
-        /// Its bytes, as far as they are known.
-        bytes: u64,
-    },
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
     /// A library cannot be loaded.
     #[error("cannot load {library}: {reason} (Debian: package {package})")]
     Library {
@@ -157,7 +156,7 @@ pub(crate) fn is_local(error: &Error) -> bool {
         Error::PoolExhausted { .. }
             | Error::Register { .. }
             | Error::TooManyIovs { .. }
-            | Error::NoRoom { .. }
+            | Error::NoRoom(_)
             | Error::NoDevice(_)
             | Error::Verbs { .. }
             | Error::MissingFunction { .. }

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::iov::{Elements, Iov, Shape};
 use crate::keys::{Mapped, Memory};
 use crate::message::MAX_LIST;
-use crate::room;
+use libcopy_datatype::room;
 
 /// Elements of a layout in memory.
 #[derive(Clone, Copy, Debug)]
@@ -61,8 +61,8 @@ impl Arrival {
                 chunk_size(&self.shape, &to.shape(), limits).max(1),
             )),
             Some(lengths) => {
-                let place = |len: &u64| Ok(Iov { addr: 0, len: *len });
-                let theirs = room::collect(lengths.iter().map(place), lengths.len() as u64)?;
+                let place = |len: &u64| Iov { addr: 0, len: *len };
+                let theirs = room::gather(lengths.iter().map(place))?;
                 maximal_cuts(&theirs, &to.iovs()?, limits)
             }
         }

@@ -5,7 +5,7 @@
 use libcopy_datatype::{Layout, Segment};
 
 use crate::error::{Error, Result};
-use crate::room;
+use libcopy_datatype::room;
 
 /// One contiguous piece of memory: an IOV in the words of "Network-Assisted Noncontiguous Transfers for GPU-Aware MPI
 /// Libraries" (section "Mkey Mapping").
@@ -301,7 +301,7 @@ mod tests {
             .unwrap();
         let layout = Layout::new(&many, 1).unwrap();
         let all = Elements::new(&layout, 1 << 20);
-        let no_room = |bytes| Error::NoRoom { bytes };
+        let no_room = |bytes| Error::NoRoom(room::NoRoom { bytes });
         assert_eq!(all.iovs(), Err(no_room(16 << 59)));
         assert_eq!(all.lengths(), Err(no_room(8 << 59)));
         // A message with fewer bytes has no more pieces.

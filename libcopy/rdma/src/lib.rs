@@ -26,7 +26,6 @@ pub mod ranks;
 mod receiving;
 mod registrations;
 pub mod report;
-mod room;
 mod sending;
 pub mod transfer;
 pub mod tune;

@@ -15,8 +15,8 @@ use crate::iov::{Elements, Iov, Shape};
 use crate::keys::Memory;
 use crate::message::{Control, Offer};
 use crate::report::Report;
-use crate::room;
 use crate::wire::{Post, Wire};
+use libcopy_datatype::room;
 
 /// What the sender waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,7 +172,7 @@ impl<E: Endpoint> Sending<E> {
                 if let Offer::Sge(cuts) = offer {
                     self.left = cuts.count(self.shape.bytes);
                     // The receiver waits for them, so there is no other way.
-                    room::reserve(&mut wire.posts, self.left as usize)?;
+                    room::reserve_queue(&mut wire.posts, self.left as usize)?;
                     let posts = (0..self.left).map(|_| (number, Post::Empty));
                     wire.posts.extend(posts);
                 }
@@ -271,7 +271,7 @@ impl<E: Endpoint> Sending<E> {
             .map_err(|error| Self::wrong_sum(error, wire))?;
         let (memory, is_kept) = wire.register(&self.elements, self.memory, false)?;
         self.report.is_kept = is_kept;
-        room::reserve(&mut wire.posts, windows.len())?;
+        room::reserve_queue(&mut wire.posts, windows.len())?;
         let posts = (0..windows.len()).map(|index| (number, Post::Send(index)));
         wire.posts.extend(posts);
         self.left = windows.len() as u64;

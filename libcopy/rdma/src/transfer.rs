@@ -292,9 +292,10 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
             abilities: self.wire.abilities,
             lengths,
         };
+        let rts = rts.to_bytes()?;
         let id = self.new_id();
         self.sends.insert(number, (id, sending));
-        Ok((id, rts.to_bytes()))
+        Ok((id, rts))
     }
 
     /// Starts to receive the message that the peer sends next, which may be shorter than the buffer's layout.
@@ -364,7 +365,7 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
             lengths,
         } = rts
         else {
-            let kind = rts.to_bytes().first().copied().unwrap_or(0);
+            let kind = rts.to_bytes()?.first().copied().unwrap_or(0);
             return Err(self.wire.corrupt("kind of message", kind.into()));
         };
         let arrival = Arrival {

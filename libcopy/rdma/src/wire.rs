@@ -91,7 +91,7 @@ impl<C: Channel, E: Endpoint> Wire<C, E> {
     }
 
     pub fn tell(&mut self, message: &Control) -> Result<()> {
-        self.channel.send(&message.to_bytes())
+        self.channel.send(&message.to_bytes()?)
     }
 }
 

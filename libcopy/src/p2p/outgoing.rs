@@ -277,8 +277,8 @@ impl Endpoint {
         outbox.retired
     }
 
-    /// Makes a message known to its receiver; `None` if there is no slot, if the receiver must not read our
-    /// memory, or in a forked child. `owned` is what `content` shows, if that is not the program's; `committed` the number that its type
+    /// Makes a message known to its receiver; `None` if there is no slot or no room for the words of its layout, if
+    /// the receiver must not read our memory, or in a forked child. `owned` is what `content` shows, if that is not the program's; `committed` the number that its type
     /// was given together, or 0; `fits` says whether a header may have a given number of bytes.
     ///
     /// ```compile_fail,E0133
@@ -314,6 +314,17 @@ impl Endpoint {
         if is_blind && (context.is_refused(to) || device.is_some()) {
             return None;
         }
+        let (origin, layout) = match &content {
+            Content::Host(View::Dense(base)) => (*base as u64, None),
+            Content::Host(View::Typed(prepared, origin)) => {
+                (*origin as u64, Some(prepared.described()?))
+            }
+            Content::Host(View::Opaque(_)) => (0, None),
+            Content::Device(elements) => match elements.described() {
+                Some(known) => (0, Some(known.described()?)),
+                None => (0, None),
+            },
+        };
         let mut outbox = lock(&self.outbox);
         if !outbox.live.is_empty() {
             outbox.reap(context);
@@ -348,14 +359,6 @@ impl Endpoint {
         let sequence = outbox.sequence;
         outbox.free &= !(1 << number);
         let mut wire = vec![0u8; wire_size(number)].into_boxed_slice();
-        let (origin, layout) = match &content {
-            Content::Host(View::Dense(base)) => (*base as u64, None),
-            Content::Host(View::Typed(prepared, origin)) => {
-                (*origin as u64, Some(prepared.described()))
-            }
-            Content::Host(View::Opaque(_)) => (0, None),
-            Content::Device(elements) => (0, elements.described().map(|known| known.described())),
-        };
         let header = Header {
             magic: context.magic,
             sequence,

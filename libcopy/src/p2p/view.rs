@@ -25,13 +25,14 @@ impl DescribedLayout {
         }
     }
 
-    /// The form in words, and a hash of them.
-    pub fn described(&self) -> &(Vec<u64>, [u64; 2]) {
-        self.described.get_or_init(|| {
-            let words = self.layout.form().to_words();
-            let hash = hash(&words);
-            (words, hash)
-        })
+    /// The form in words, and a hash of them; `None` without room for the words.
+    pub fn described(&self) -> Option<&(Vec<u64>, [u64; 2])> {
+        if let Some(known) = self.described.get() {
+            return Some(known);
+        }
+        let words = self.layout.form().to_words().ok()?;
+        let hash = hash(&words);
+        Some(self.described.get_or_init(|| (words, hash)))
     }
 }
 

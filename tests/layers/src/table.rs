@@ -116,7 +116,8 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-datatype",
         root: "libcopy/datatype/src/lib.rs",
         order: "
-            error offsets
+            room
+            < error offsets
             < kernel/caches kernel/loop_nest kernel/prefetch kernel/profile kernel/pattern kernel/instructions
             < kernel/far
             < kernel/x86/piece kernel/x86/short kernel/x86/long_blocks kernel/x86/periodic
@@ -196,7 +197,6 @@ pub const TABLE: &[Layers] = &[
         root: "libcopy/rdma/src/lib.rs",
         order: "
             error
-            < room
             < channel iov
             < cut pool
             < cache card choice

@@ -638,10 +638,12 @@ fn examine(abi: &Abi, datatype: Word) -> Option<Known> {
     if reading.differs {
         READ_DIFFERENTLY.fetch_add(1, Ordering::Relaxed);
     }
+    // Without room for its form, it is not known.
+    let translated = translated.filter(|(translated, _)| translated.commit().is_ok());
     let (translated, grain) = translated.unzip();
     let (mut pieces, mut is_regular) = (1, false);
-    let dense = translated.as_ref().is_some_and(|known| {
-        let form = known.commit();
+    let form = translated.as_ref().and_then(|known| known.commit().ok());
+    let dense = translated.as_ref().zip(form).is_some_and(|(known, form)| {
         pieces = form.segments().max(1);
         is_regular = form.nodes().iter().all(follows_a_rule);
         let whole = known.lower_bound() == 0 && u64::try_from(known.extent()) == Ok(size);

@@ -98,7 +98,7 @@ pub fn run(command: &Type) -> Result<()> {
 fn describe(args: &DescribeArgs) -> Result<()> {
     let datatype: Datatype = args.expression.parse()?;
     let start = Instant::now();
-    datatype.commit();
+    datatype.commit()?;
     let commit = start.elapsed();
     let layout = Layout::new(&datatype, args.count)?;
     let mut out = std::io::stdout().lock();

@@ -226,7 +226,7 @@ impl Bench {
         let reach = (end + n as i32 * WORD) as usize;
         let offsets = Offsets::Narrow(Arc::new(offsets));
         let starts = Offsets::Narrow(Arc::new(starts));
-        let sorted = Sorted::of_lists(&offsets, &starts);
+        let sorted = Sorted::of_lists(&offsets, &starts).ok()?;
         let (user, packed) = self.memory.split_at_mut_checked(reach)?;
         if packed.len() < end as usize {
             return None;

@@ -404,7 +404,7 @@ mod tests {
         // Megabytes take a while.
         let widths = if n > 10_000 { &widths[..1] } else { &widths };
         for (offsets, starts) in widths {
-            let sorted = Sorted::new(offsets, starts);
+            let sorted = Sorted::new(offsets, starts).unwrap();
             let list = Pieces {
                 offsets,
                 starts,

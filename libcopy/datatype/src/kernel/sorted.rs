@@ -20,6 +20,7 @@ use super::piece::{dense, several};
 use super::prefetch::{prefetch, prefetch_to_write};
 use super::profile::CpuProfile;
 use super::short_blocks::ends;
+use crate::room;
 
 /// A listed number.
 pub(super) trait Number: Copy {
@@ -117,17 +118,20 @@ struct Batch {
 
 impl Sorted {
     /// The order of a list's pieces; `None` where sorting them does not pay.
-    pub(in super::super) fn new(offsets: &Offsets, starts: &Offsets) -> Option<Sorted> {
+    pub(in super::super) fn new(
+        offsets: &Offsets,
+        starts: &Offsets,
+    ) -> room::Result<Option<Sorted>> {
         let n = offsets.len();
         let pays = match Moves::of_list(n) {
             Moves::Masks => n >= FEWEST_WITH_MASKS && is_mixed(starts),
             Moves::Overlapping => n >= FEWEST && n > CpuProfile::here().remembered,
         };
-        pays.then(|| Sorted::of_lists(offsets, starts))
+        pays.then(|| Sorted::of_lists(offsets, starts)).transpose()
     }
 
     /// The order of a list's pieces, whether sorting them pays or not.
-    pub(super) fn of_lists(offsets: &Offsets, starts: &Offsets) -> Sorted {
+    pub(super) fn of_lists(offsets: &Offsets, starts: &Offsets) -> room::Result<Sorted> {
         match (offsets, starts) {
             (Offsets::Narrow(o), Offsets::Narrow(s)) => Sorted::of(o, s),
             (Offsets::Wide(o), Offsets::Narrow(s)) => Sorted::of(o, s),
@@ -136,11 +140,11 @@ impl Sorted {
         }
     }
 
-    fn of<O: Number, S: Number>(offsets: &[O], starts: &[S]) -> Sorted {
+    fn of<O: Number, S: Number>(offsets: &[O], starts: &[S]) -> room::Result<Sorted> {
         let n = offsets.len();
         let mut sorted = Sorted {
-            batches: Vec::with_capacity(n.div_ceil(BATCH)),
-            order: vec![0; n],
+            batches: room::list(n.div_ceil(BATCH))?,
+            order: room::filled(0, n)?,
         };
         let batches = offsets.chunks(BATCH).zip(sorted.order.chunks_mut(BATCH));
         for (k, (offsets, order)) in batches.enumerate() {
@@ -169,7 +173,7 @@ impl Sorted {
                 is_apart: ascend || is_apart(offsets, starts),
             });
         }
-        sorted
+        Ok(sorted)
     }
 
     /// Bytes of memory beside the value itself.

@@ -432,7 +432,7 @@ impl Regions {
             let regions = ranges.into_iter();
             // SAFETY: the caller keeps the promises.
             let regions = regions.map(|range| unsafe { Region::new(device, range, is_target) });
-            crate::room::collect(regions, most)
+            libcopy_datatype::room::collect(regions, most)
         };
         // Something in a gap may be unmapped or read-only.
         let regions = register(MAX_GAP).or_else(|_| register(0))?;
