@@ -90,8 +90,8 @@ pub(crate) unsafe extern "C" fn vma_fault(vmf: *mut bindings::vm_fault) -> bindi
     ret
 }
 
-/// The same, while nothing else is mapped in the surrounding huge page. Only where the architecture
-/// can mark such an entry as one whose page is not to be looked at.
+/// A page is touched for the first time while nothing else is mapped in the surrounding huge page.
+/// Only where the architecture can mark such an entry as one whose page is not to be looked at.
 ///
 /// # Safety
 ///

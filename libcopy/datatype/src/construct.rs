@@ -18,8 +18,8 @@ fn sweep(n: u64, step: i128) -> (i128, i128) {
     (last.min(0), last.max(0))
 }
 
-/// Blocks of `lengths[i]` copies each: the smallest and largest displacement of a copy, `unit` bytes
-/// each, and how many there are.
+/// Blocks of `lengths[i]` copies each: the smallest and largest displacement of a copy, `unit`
+/// bytes each, and how many there are.
 fn sweep_list(lengths: &[u64], places: &[i64], unit: i64, step: i64) -> (i128, i128, i128) {
     // Numbers of which all products and sums fit into 64 bits, which are most, take a tenth of the
     // time.
@@ -147,8 +147,8 @@ impl Gathered {
         let mut ub = self.marked_ub.or(self.ub).unwrap_or(0);
         narrow("the extent of the new type", ub.saturating_sub(lb), &how)?;
         if self.marked_ub.is_none() && ub > lb {
-            // The epsilon of section 5.1.7: an array of these keeps its elements aligned. The extent
-            // fits into 64 bits, in which a division takes less time.
+            // The epsilon of section 5.1.7: an array of these keeps its elements aligned. The
+            // extent fits into 64 bits, in which a division takes less time.
             let align = u64::from(self.align);
             let behind = (ub - lb) as u64 % align;
             ub += i128::from(if behind > 0 { align - behind } else { 0 });

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Datatypes, and how they were built: what `MPI_Type_get_envelope` and `MPI_Type_get_contents` ask.
+//! Datatypes, and how they were built: what `MPI_Type_get_envelope` and `MPI_Type_get_contents`
+//! ask.
 //!
-//! Nothing here recurses, so types may be nested to any depth; the last handle of a deep type is dropped in a
-//! loop.
+//! Nothing here recurses, so types may be nested to any depth; the last handle of a deep type is
+//! dropped in a loop.
 
 use std::fmt;
 use std::iter::repeat_n;

@@ -7,13 +7,13 @@
 //! 8 bytes     checksum of everything behind it (FNV-1a)
 //! then words of 8 bytes, all numbers little-endian: the types, children before their parents
 //!   tag       which constructor
-//!   numbers   its arguments in the order of the constructor's; a list is its length and its entries
+//!   numbers   its arguments in the constructor's order; a list is its length and its entries
 //!   children  by their index in the order of types
 //! ```
 //!
 //! A type that is used several times is written once. The last one is the whole. What is read is
-//! made by the constructors, which check it as they check any program's arguments; no list is longer
-//! than the bytes that describe it, and nothing recurses.
+//! made by the constructors, which check it as they check any program's arguments; no list is
+//! longer than the bytes that describe it, and nothing recurses.
 
 use hashbrown::HashMap;
 
@@ -83,8 +83,8 @@ fn postorder(root: &Datatype) -> room::Result<Vec<Datatype>> {
 }
 
 impl Datatype {
-    /// The type as bytes, which [`Datatype::unflatten`] reads: in this process or another one, of this
-    /// machine or another one.
+    /// The type as bytes, which [`Datatype::unflatten`] reads: in this process or another one, of
+    /// this machine or another one.
     ///
     /// ```
     /// use libcopy_datatype::{Datatype, Named};
@@ -127,7 +127,8 @@ impl Datatype {
     ///
     /// # Errors
     ///
-    /// Bytes that are no type, of another version, damaged or cut off; what the constructors refuse.
+    /// Bytes that are no type, of another version, damaged or cut off; what the constructors
+    /// refuse.
     pub fn unflatten(bytes: &[u8]) -> Result<Datatype> {
         let wrong = |value: String, allowed: &'static str| {
             Error::argument("the flattened type", value, allowed)

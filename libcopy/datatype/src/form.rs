@@ -190,14 +190,14 @@ impl Form {
         self.extents.last().map_or(0, |e| e.size as u64)
     }
 
-    /// Dense pieces, as they are moved: pieces next to each other that touch are not always one. Segments
-    /// are counted by [`super::Layout::segment_count`].
+    /// Dense pieces, as they are moved: pieces next to each other that touch are not always one.
+    /// Segments are counted by [`super::Layout::segment_count`].
     pub fn segments(&self) -> u64 {
         self.extents.last().map_or(0, |e| e.segments as u64)
     }
 
-    /// Bytes of memory that the form takes, without what is only made to enumerate its segments: the
-    /// number does not change, so caches may subtract it again.
+    /// Bytes of memory that the form takes, without what is only made to enumerate its segments:
+    /// the number does not change, so caches may subtract it again.
     pub fn memory(&self) -> usize {
         let lists: usize = self
             .nodes

@@ -9,8 +9,8 @@ use super::layout::Layout;
 use crate::{Error, Result, room};
 
 impl Layout {
-    /// The layout as an image for [`libcopy_walk`]: 32-bit words without pointers, which a network card or a peer can
-    /// walk. The pieces of its nodes are the [segments](Layout::segments).
+    /// The layout as an image for [`libcopy_walk`]: 32-bit words without pointers, which a network
+    /// card or a peer can walk. The pieces of its nodes are the [segments](Layout::segments).
     ///
     /// ```
     /// use libcopy_datatype::{Datatype, Layout, Named};
@@ -30,7 +30,8 @@ impl Layout {
     ///
     /// # Errors
     ///
-    /// A layout with an offset, an extent or a size of 2 GiB or more; nodes and lists of more than 2 GiB.
+    /// A layout with an offset, an extent or a size of 2 GiB or more; nodes and lists of more than
+    /// 2 GiB.
     pub fn image(&self) -> Result<Vec<u32>> {
         image(self.form().by_segments()?)
     }

@@ -23,7 +23,8 @@ pub struct Layout {
     signature: Signature,
 }
 
-/// The shortest length and the greatest common divisor of two sets of lengths; of one, if the other is (0, 0): empty.
+/// The shortest length and the greatest common divisor of two sets of lengths; of one, if the other
+/// is (0, 0): empty.
 fn both(a: (u64, u64), b: (u64, u64)) -> (u64, u64) {
     let (mut x, mut y) = (a.1, b.1);
     while y != 0 {
@@ -99,14 +100,15 @@ impl Layout {
         }
     }
 
-    /// Number of segments: pieces without a gap that are as long as can be, in the order of the packed
-    /// stream.
+    /// Number of segments: pieces without a gap that are as long as can be, in the order of the
+    /// packed stream.
     pub fn segment_count(&self) -> u64 {
         self.by_segments().segments()
     }
 
-    /// The length of the shortest segment and the greatest number that divides the lengths of all segments, in bytes;
-    /// (0, 0) without data. In O(nodes and list entries of the form), however often these are repeated.
+    /// The length of the shortest segment and the greatest number that divides the lengths of all
+    /// segments, in bytes; (0, 0) without data. In O(nodes and list entries of the form), however
+    /// often these are repeated.
     pub fn segment_lengths(&self) -> (u64, u64) {
         let mut found: Vec<(u64, u64)> = Vec::new();
         for node in self.by_segments().nodes() {

@@ -58,7 +58,8 @@ impl Offsets {
         }
     }
 
-    /// The last index whose offset is not above `value`, which is not negative; the offsets must be ascending from 0.
+    /// The last index whose offset is not above `value`, which is not negative; the offsets must be
+    /// ascending from 0.
     pub(super) fn last_not_above(&self, value: i64) -> usize {
         match self {
             Offsets::Narrow(list) => {

@@ -6,9 +6,9 @@
 //! MPI libraries let the last entry of the type map win. Loop nests may be interchanged only if no
 //! two of their blocks share a byte, so each nest is looked at once; see [`Form::is_free`].
 //!
-//! Proofs look at the description only. What they do not cover is decided by writing out the
-//! pieces if they are few, and counts as overlapping otherwise, which costs speed and nothing else. So does
-//! what memory has no room for.
+//! Proofs look at the description only. What they do not cover is decided by writing out the pieces
+//! if they are few, and counts as overlapping otherwise, which costs speed and nothing else. So
+//! does what memory has no room for.
 
 use super::form::{Form, Node, NodeId};
 use crate::room;

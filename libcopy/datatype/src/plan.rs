@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The plan of a small layout, made at commit: loop nests with their kernels already chosen; and the order of listed pieces.
+//! The plan of a small layout, made at commit: loop nests with their kernels already chosen; and
+//! the order of listed pieces.
 //!
 //! Walking a form and choosing kernels takes tens of nanoseconds, as long as moving a few hundred
 //! bytes. Layouts that are a few loop nests, which most are, keep what that would lead to.

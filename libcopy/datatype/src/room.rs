@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Lists as long as a type, an argument, a message or a peer says: without room for them there is an
-//! error, and the program goes on.
+//! Lists as long as a type, an argument, a message or a peer says: without room for them there is
+//! an error, and the program goes on.
 
 #![allow(
     clippy::missing_errors_doc,

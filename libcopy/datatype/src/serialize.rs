@@ -22,9 +22,9 @@ const BLOCKS: u64 = 3;
 const PIECES: u64 = 4;
 const SEQUENCE: u64 = 5;
 
-/// Levels that a form from a peer may have. Each level but the innermost at least doubles the pieces, or
-/// is a sequence around one that does, so that no form that is made of a datatype comes near this; copying
-/// recurses as deep as a form is.
+/// Levels that a form from a peer may have. Each level but the innermost at least doubles the
+/// pieces, or is a sequence around one that does, so that no form that is made of a datatype comes
+/// near this; copying recurses as deep as a form is.
 const DEEPEST: u32 = 256;
 
 /// Set in the length of a list whose offsets have four bytes each.
@@ -234,8 +234,8 @@ impl Form {
     ///
     /// # Errors
     ///
-    /// Words that are no form, one whose size or bounds do not fit into 64 bits, or one that is nested more
-    /// than 256 levels deep: forms of datatypes never are.
+    /// Words that are no form, one whose size or bounds do not fit into 64 bits, or one that is
+    /// nested more than 256 levels deep: forms of datatypes never are.
     ///
     /// ```
     /// use libcopy_datatype::canonical::Form;
@@ -325,7 +325,8 @@ impl Layout {
         Layout::of_form(Arc::new(form), signature)
     }
 
-    /// The layout of `count` elements, `extent` bytes apart, of a type that is known by its form only.
+    /// The layout of `count` elements, `extent` bytes apart, of a type that is known by its form
+    /// only.
     ///
     /// # Errors
     ///

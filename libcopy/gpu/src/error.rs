@@ -30,7 +30,8 @@ pub enum Error {
         /// The number of the error (`CUresult`).
         code: i32,
     },
-    /// The driver does not say which context memory belongs to (`cuMemAllocAsync`, virtual memory management).
+    /// The driver does not say which context memory belongs to (`cuMemAllocAsync`, virtual memory
+    /// management).
     #[error("the driver names no context for the memory at {address:#x}")]
     NoContext {
         /// An address in it.

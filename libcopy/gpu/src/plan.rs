@@ -2,8 +2,9 @@
 
 //! From the canonical form of a layout to what kernels can do: the kernel plan.
 //!
-//! Canonical forms of regular types are what TEMPI ("Translation", "Canonicalization") comes down to: dense data
-//! under streams. Those become nests. Lists of offsets become tables; whatever else there is becomes a list of pieces.
+//! Canonical forms of regular types are what TEMPI ("Translation", "Canonicalization") comes down
+//! to: dense data under streams. Those become nests. Lists of offsets become tables; whatever else
+//! there is becomes a list of pieces.
 
 use std::ops::Range;
 
@@ -92,8 +93,8 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// [`Error::TooManyPieces`] if it would need a list of more than 2^24 pieces, which are better moved otherwise;
-    /// [`Error::NoRoom`].
+    /// [`Error::TooManyPieces`] if it would need a list of more than 2^24 pieces, which are better
+    /// moved otherwise; [`Error::NoRoom`].
     pub fn of(layout: &Layout) -> Result<Plan> {
         let form = layout.form();
         let mut plan = Plan {
@@ -113,13 +114,14 @@ impl Plan {
         self.size
     }
 
-    /// Whether no byte of the layout is there twice. Kernels copy in any order, so only such layouts can be written
-    /// to.
+    /// Whether no byte of the layout is there twice. Kernels copy in any order, so only such
+    /// layouts can be written to.
     pub fn is_disjoint(&self) -> bool {
         self.is_disjoint
     }
 
-    /// The lists that kernels read, to be copied to memory that they reach, at an address that is a multiple of 8.
+    /// The lists that kernels read, to be copied to memory that they reach, at an address that is a
+    /// multiple of 8.
     pub fn tables(&self) -> &[u8] {
         &self.tables
     }

@@ -13,7 +13,9 @@ use libcopy_gpu::{Error, Plan};
 #[test]
 fn every_table_of_a_plan_may_find_no_room() {
     let double = Datatype::named(Named::Double);
-    let places: Vec<i64> = (0..20_000).map(|i| 200 * i + i * 7919 % 10_007 % 5).collect();
+    let places: Vec<i64> = (0..20_000)
+        .map(|i| 200 * i + i * 7919 % 10_007 % 5)
+        .collect();
     let lengths: Vec<u64> = (0..20_000).map(|i| 1 + i * 7919 % 10_007 % 97).collect();
     for (name, datatype, tables) in [
         ("equal", double.indexed_block(1, &places), 1),

@@ -31,7 +31,8 @@ pub enum Error {
         /// Bytes of the receiver's layout.
         receiver: u64,
     },
-    /// The other end cannot register memory for the message, not even a staging buffer: it was not moved.
+    /// The other end cannot register memory for the message, not even a staging buffer: it was not
+    /// moved.
     #[error("rank {rank} cannot move the message (its own error says why)")]
     Refused {
         /// The other end.
@@ -77,7 +78,8 @@ pub enum Error {
         /// Keys of the message.
         wanted: usize,
     },
-    /// There is no room in memory for a list that is as long as the layout, the message or the peer says.
+    /// There is no room in memory for a list that is as long as the layout, the message or the peer
+    /// says.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
     /// A library cannot be loaded.
@@ -149,7 +151,8 @@ impl Error {
     }
 }
 
-/// Whether another method may still move the message: nothing of it has been posted, and the connection holds.
+/// Whether another method may still move the message: nothing of it has been posted, and the
+/// connection holds.
 pub(crate) fn is_local(error: &Error) -> bool {
     matches!(
         error,

@@ -49,8 +49,8 @@ impl Arrival {
             && !lengths.contains(&0)
     }
 
-    /// Where the message is cut for a key or a list of `limits`, those of both ends, by the rule that the sender has
-    /// asked for.
+    /// Where the message is cut for a key or a list of `limits`, those of both ends, by the rule
+    /// that the sender has asked for.
     ///
     /// # Errors
     ///
@@ -69,8 +69,8 @@ impl Arrival {
     }
 }
 
-/// What an RTS says of the lengths, by the rule: nothing, as under [`CutRule::Agreed`], where there are more than a
-/// message or memory has room for.
+/// What an RTS says of the lengths, by the rule: nothing, as under [`CutRule::Agreed`], where there
+/// are more than a message or memory has room for.
 pub fn lengths(elements: &Elements, rule: CutRule) -> Option<Vec<u64>> {
     match rule {
         CutRule::Agreed => None,

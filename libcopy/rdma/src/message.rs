@@ -2,8 +2,8 @@
 
 //! The control messages of a transfer: RTS, CTS, FIN and those of the caches, as bytes.
 //!
-//! Everything is little-endian: a byte that says which message it is, then its fields. What comes from a peer is
-//! checked: a list that is longer than its message is refused.
+//! Everything is little-endian: a byte that says which message it is, then its fields. What comes
+//! from a peer is checked: a list that is longer than its message is refused.
 
 use std::sync::Arc;
 
@@ -46,7 +46,8 @@ pub enum Control {
     Refused {
         /// The transfer.
         number: u32,
-        /// Bytes of the receiver's layout; not fewer than the sender's if it cannot register memory.
+        /// Bytes of the receiver's layout; not fewer than the sender's if it cannot register
+        /// memory.
         room: u64,
     },
     /// The sender has not the keys that the CTS names.
@@ -495,7 +496,8 @@ mod tests {
                 value: u64::MAX
             })
         );
-        // A chunk size of 0, a FIN that is neither done nor not, an RTS with pieces that no layout has.
+        // A chunk size of 0, a FIN that is neither done nor not, an RTS with pieces that no layout
+        // has.
         assert!(Control::from_bytes(&[&[3][..], &[0; 13]].concat(), 1).is_err());
         assert!(Control::from_bytes(&[5, 0, 0, 0, 0, 2], 1).is_err());
         let mut rts = all()[0].to_bytes().unwrap();

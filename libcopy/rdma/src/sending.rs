@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A transfer at its sender: RTS, then for each CTS the requests that move its bytes, and a FIN behind them.
+//! A transfer at its sender: RTS, then for each CTS the requests that move its bytes, and a FIN
+//! behind them.
 
 use std::sync::Arc;
 
@@ -218,8 +219,8 @@ impl<E: Endpoint> Sending<E> {
         };
         let range = self.position..self.position + len;
         let from = self.elements.base as *const u8;
-        // SAFETY: who started the send says that the layout's bytes are readable; the staging buffer has room for `len`,
-        // since it was made for the message or for STAGE bytes.
+        // SAFETY: who started the send says that the layout's bytes are readable; the staging
+        // buffer has room for `len`, since it was made for the message or for STAGE bytes.
         unsafe {
             let to = stage.bytes.as_mut_ptr();
             self.elements.layout.pack_raw(from, range, to);
@@ -328,13 +329,14 @@ impl<E: Endpoint> Sending<E> {
                     addr: stage.addr() + offset,
                     len,
                 };
-                // SAFETY: the transfer holds the staging buffer until its requests have completed or the connection
-                // has ended.
+                // SAFETY: the transfer holds the staging buffer until its requests have completed
+                // or the connection has ended.
                 unsafe { endpoint.write(&stage.memory, piece, remote, rkey, id) }
             }
             (Post::Send(index), Held::Lists { memory, windows }) => {
                 let window = windows.get(index);
-                // SAFETY: as above for the regions; who started the send says that the elements stay.
+                // SAFETY: as above for the regions; who started the send says that the elements
+                // stay.
                 unsafe { endpoint.send(Some(memory), window, id) }
             }
             // SAFETY: no memory is named.

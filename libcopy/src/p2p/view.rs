@@ -88,7 +88,8 @@ pub const HANDLE_WORDS: usize = 16;
 pub struct DeviceHandle {
     /// Says which memory it is, from the lowest byte of the elements on.
     pub memory: [u64; HANDLE_WORDS],
-    /// An address in the owner's host memory, where it has what is tried out before the first message.
+    /// An address in the owner's host memory, where it has what is tried out before the first
+    /// message.
     pub trial: u64,
 }
 
@@ -126,8 +127,8 @@ impl PackedBytes for Vec<u8> {
     }
 }
 
-/// A copy out of memory that processors do not reach, which another process has handed over. Dropping it waits until nothing
-/// is copied any more.
+/// A copy out of memory that processors do not reach, which another process has handed over.
+/// Dropping it waits until nothing is copied any more.
 pub trait DeviceCopy: fmt::Debug + Send {
     /// Begins.
     ///

@@ -2,9 +2,9 @@
 
 //! `MPIX_Type_commit_comm` and `MPIX_Type_free_comm` ("FALCON-X: Zero-copy MPI derived datatype
 //! processing on modern CPU and GPU architectures", section 6.2): the processes of a communicator
-//! commit a type together. It gets the same number everywhere, the one behind the largest that any of
-//! them has given, and all get to know what it is, so that not even the first message has to send its
-//! layout.
+//! commit a type together. It gets the same number everywhere, the one behind the largest that any
+//! of them has given, and all get to know what it is, so that not even the first message has to
+//! send its layout.
 //!
 //! Each process may have its own layout under the number, as sender and receiver may.
 
@@ -108,7 +108,8 @@ fn hand_round(abi: &'static Abi, comm: Word, datatype: Word) -> Option<()> {
     let mut total: c_int = 0;
     for count in &counts {
         places.push(total);
-        // None if the sum does not fit into an `int`; all ranks find the same, since all have the same counts.
+        // None if the sum does not fit into an `int`; all ranks find the same, since all have the
+        // same counts.
         total = total.checked_add(*count)?;
     }
     // Nobody takes part unless all have room for the words.

@@ -2,10 +2,10 @@
 
 //! Pieces of all lengths, without a branch that depends on one length.
 //!
-//! Where lengths follow each other without a rule, the processor guesses wrong about as many branches
-//! as there are pieces, each of which takes as long as moving a hundred bytes. So the pieces of a list
-//! are sorted once, in batches, by the power of two below their length; then they are moved class by
-//! class. Within a class, each is two moves of that power of two, which overlap.
+//! Where lengths follow each other without a rule, the processor guesses wrong about as many
+//! branches as there are pieces, each of which takes as long as moving a hundred bytes. So the
+//! pieces of a list are sorted once, in batches, by the power of two below their length; then they
+//! are moved class by class. Within a class, each is two moves of that power of two, which overlap.
 //!
 //! ```text
 //! lengths of a batch   8 24 40 16 8 8 56 32
@@ -41,11 +41,12 @@ impl Number for i64 {
     }
 }
 
-/// Pieces that are sorted at a time: an index of one takes a byte, and so does a number of them. Both
-/// sides of a batch of short pieces stay in the first-level cache.
+/// Pieces that are sorted at a time: an index of one takes a byte, and so does a number of them.
+/// Both sides of a batch of short pieces stay in the first-level cache.
 const BATCH: usize = 128;
 
-/// By the power of two below the length: 1, 2, 4, 8, 16, 32, 64; then from 96 bytes on, and from 128 on.
+/// By the power of two below the length: 1, 2, 4, 8, 16, 32, 64; then from 96 bytes on, and from
+/// 128 on.
 const CLASSES: usize = 9;
 
 /// The class of a length.
@@ -206,9 +207,8 @@ fn is_apart<O: Number, S: Number>(offsets: &[O], starts: &[S]) -> bool {
     pieces.windows(2).all(|pair| pair[0].1 <= pair[1].0)
 }
 
-/// Moves pieces `first` up to `end` of a list that is sorted so; `packed` is where the first of them
-/// is. `ASK` says what of a batch later is
-/// asked for.
+/// Moves pieces `first` up to `end` of a list that is sorted so; `packed` is where the first of
+/// them is. `ASK` says what of a batch later is asked for.
 ///
 /// # Safety
 ///

@@ -2,17 +2,17 @@
 
 //! The form with each maximal segment in one piece, for enumerating segments.
 //!
-//! The canonical form keeps regular nests, which move bytes fastest, also where the last piece of one
-//! element touches the first piece of the next, and it cuts pieces of a list into equal blocks. Who
-//! counts segments, or hands them to the kernel as `struct iovec`, wants them joined:
+//! The canonical form keeps regular nests, which move bytes fastest, also where the last piece of
+//! one element touches the first piece of the next, and it cuts pieces of a list into equal blocks.
+//! Who counts segments, or hands them to the kernel as `struct iovec`, wants them joined:
 //!
 //! ```text
 //! Stream n × (A M B), B right before the next A   →   A, Stream (n-1) × (M BA), M, B
 //! ```
 //!
-//! A, the first piece, and B, the last one, are taken off the child; M is the rest of it. The
-//! same is done where neighbouring entries of a list touch. No node of the result has two pieces next
-//! to each other that touch, so its segments are counted and found by index as those of any form.
+//! A, the first piece, and B, the last one, are taken off the child; M is the rest of it. The same
+//! is done where neighbouring entries of a list touch. No node of the result has two pieces next to
+//! each other that touch, so its segments are counted and found by index as those of any form.
 
 use std::sync::Arc;
 

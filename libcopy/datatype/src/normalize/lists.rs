@@ -8,8 +8,8 @@ use super::super::form::Extent;
 use super::super::offsets::Offsets;
 use crate::room;
 
-/// From this many pieces on a list is a long one. Beyond the second-level cache, cutting pieces gains
-/// little, and takes longer than all else at commit (see docs/performance/datatypes.md).
+/// From this many pieces on a list is a long one. Beyond the second-level cache, cutting pieces
+/// gains little, and takes longer than all else at commit (see docs/performance/datatypes.md).
 pub(super) const MANY: usize = 1 << 16;
 
 /// Pieces of which most have one length or none: see above.
@@ -185,9 +185,9 @@ impl Stretch {
     const UNIT: i64 = 64;
     /// Most units in a piece.
     const MULTIPLE: i64 = 16;
-    /// Most quarters of the unit in a piece on average. While the caches hold a list, loops over its
-    /// units take less time than what sorts the pieces by length, up to four units and more, but the
-    /// list grows by 4 bytes with each (see docs/performance/datatypes.md).
+    /// Most quarters of the unit in a piece on average. While the caches hold a list, loops over
+    /// its units take less time than what sorts the pieces by length, up to four units and more,
+    /// but the list grows by 4 bytes with each (see docs/performance/datatypes.md).
     const QUARTERS: i64 = 13;
     /// Fewest pieces.
     const PIECES: usize = 32;
@@ -347,8 +347,8 @@ pub(super) fn period_of<L: PartialEq>(
     equal: impl Fn(usize, usize) -> bool,
 ) -> room::Result<Option<usize>> {
     let letters = n - 1;
-    // Most divisors fail at the first comparisons. After `patience` equal ones the list goes to the algorithm that is
-    // linear for every list, but slower for most.
+    // Most divisors fail at the first comparisons. After `patience` equal ones the list goes to the
+    // algorithm that is linear for every list, but slower for most.
     let mut patience = 4 * n;
     for period in divisors(n) {
         let same = (period..letters)

@@ -170,8 +170,9 @@ impl Blocks<'_> {
         Ok(List::joined(offsets, starts))
     }
 
-    /// Where each block is from the first one, if all are the same row of three pieces or more, and no row
-    /// goes on or touches the next: what [`Arena::by_runs`] finds in the list of their pieces.
+    /// Where each block is from the first one, if all are the same row of three pieces or more, and
+    /// no row goes on or touches the next: what [`Arena::by_runs`] finds in the list of their
+    /// pieces.
     fn rows<N: Number>(&self) -> room::Result<Option<(Vec<N>, Row)>> {
         let [first, second, .., last] = self.child else {
             return Ok(None);
@@ -195,8 +196,8 @@ impl Blocks<'_> {
         Ok(Some((places, (count as i64, stride, first.1))))
     }
 
-    /// The blocks as a node, and where it is. `None` if their pieces would be much more than the description;
-    /// all places must fit into `N`, and the bytes of all pieces into `S`.
+    /// The blocks as a node, and where it is. `None` if their pieces would be much more than the
+    /// description; all places must fit into `N`, and the bytes of all pieces into `S`.
     pub(super) fn node<N: Number, S: Number>(
         &self,
         arena: &mut Arena,

@@ -2,12 +2,13 @@
 
 //! Members of structs that are nests of dense blocks.
 //!
-//! Their nodes are made at once: the general way remembers each type and its uses, and keeps a list for
-//! it, which costs more than all else where each member has a type of its own.
+//! Their nodes are made at once: the general way remembers each type and its uses, and keeps a list
+//! for it, which costs more than all else where each member has a type of its own.
 //!
-//! Many dense or small members are written as arrays of pieces. Their nodes (a hash look-up per level of a
-//! nest) would be written out as a list of pieces in the end; what is regular in that is found in the
-//! arrays as well, in passes over numbers. Whether members are so is seen from a sample of them.
+//! Many dense or small members are written as arrays of pieces. Their nodes (a hash look-up per
+//! level of a nest) would be written out as a list of pieces in the end; what is regular in that is
+//! found in the arrays as well, in passes over numbers. Whether members are so is seen from a
+//! sample of them.
 
 use super::super::datatype::{Contents, Datatype, Members, fastest_first};
 use super::super::form::NodeId;

@@ -273,8 +273,8 @@ impl Arena {
         self.sequence(&grouped)
     }
 
-    /// Many tiny nests as a list of their pieces, or a few of them: choosing a kernel for a nest takes as
-    /// long as moving a dozen pieces of a list. The first entry is at offset 0.
+    /// Many tiny nests as a list of their pieces, or a few of them: choosing a kernel for a nest
+    /// takes as long as moving a dozen pieces of a list. The first entry is at offset 0.
     pub(super) fn flattened(&mut self, list: &[Placed]) -> room::Result<Option<Vec<Placed>>> {
         /// Fewest nests.
         const NESTS: usize = 64;
@@ -308,8 +308,8 @@ impl Arena {
         Ok(Some(self.dense_nodes(offsets, starts)?))
     }
 
-    /// Calls `piece` with the place and the length of each dense piece of a node. Recurses as deep as the
-    /// node is, which is at most the logarithm of its pieces.
+    /// Calls `piece` with the place and the length of each dense piece of a node. Recurses as deep
+    /// as the node is, which is at most the logarithm of its pieces.
     pub(super) fn each_piece(&self, id: NodeId, at: i64, piece: &mut dyn FnMut(i64, i64)) {
         match &self.nodes[id as usize] {
             Node::Dense { len } => piece(at, *len),

@@ -325,7 +325,8 @@ fn emit<'a>(
     }
 }
 
-/// The blocks of a large indexed type, or of a struct of one type, as arrays, if they are not much more than the type itself.
+/// The blocks of a large indexed type, or of a struct of one type, as arrays, if they are not much
+/// more than the type itself.
 fn large(
     arena: &mut Arena,
     datatype: &Datatype,

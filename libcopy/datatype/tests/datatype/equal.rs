@@ -478,8 +478,8 @@ fn a_long_list_of_children_is_that_of_their_pieces() {
     }
 }
 
-/// Many different small members are written out as pieces at once; what is left of them is the list of
-/// these pieces, also where a member cannot be written out.
+/// Many different small members are written out as pieces at once; what is left of them is the list
+/// of these pieces, also where a member cannot be written out.
 #[test]
 fn a_struct_of_many_different_members_is_the_list_of_their_pieces() {
     let int = Datatype::named(Named::Int);
@@ -609,7 +609,8 @@ fn a_struct_of_many_equal_or_dense_members_is_the_list_of_their_pieces() {
     }
 }
 
-/// A struct of one type has the form of the type that MPI calls `hindexed`, and the size and the bounds.
+/// A struct of one type has the form of the type that MPI calls `hindexed`, and the size and the
+/// bounds.
 #[test]
 fn a_struct_of_one_type_is_a_list_of_it() {
     let double = Datatype::named(Named::Double);

@@ -28,7 +28,8 @@ impl Refusing {
     }
 }
 
-// SAFETY: everything is the system's allocator's, or refused, which an allocator may do at any time.
+// SAFETY: everything is the system's allocator's, or refused, which an allocator may do at any
+// time.
 unsafe impl GlobalAlloc for Refusing {
     unsafe fn alloc(&self, block: Block) -> *mut u8 {
         if Refusing::refuses(block.size()) {
@@ -62,9 +63,9 @@ pub fn refuse<T>(number: i64, work: impl FnOnce() -> T) -> (T, bool) {
     (done, LEFT.replace(-1) < 0)
 }
 
-/// Refuses the first large block of `work`, then the second, until there are no more; returns how many
-/// there were. Each refusal has to be an error that says so. What was made is dropped with all room: that nothing
-/// is left over has no error.
+/// Refuses the first large block of `work`, then the second, until there are no more; returns how
+/// many there were. Each refusal has to be an error that says so. What was made is dropped with all
+/// room: that nothing is left over has no error.
 pub fn refuse_each<T, E: std::fmt::Debug>(
     what: &str,
     work: impl Fn() -> Result<T, E>,

@@ -524,8 +524,9 @@ fn helpers(_: &Context) -> Outcome {
     })
 }
 
-/// Nobody is told of anything by `poll`: the end of a request would walk as many watches as a user cares to make, with
-/// interrupts off. To `poll(2)` the file is what a file without this operation is: always ready.
+/// Nobody is told of anything by `poll`: the end of a request would walk as many watches as a user
+/// cares to make, with interrupts off. To `poll(2)` the file is what a file without this operation
+/// is: always ready.
 fn poll_is_refused(context: &Context) -> Outcome {
     with_each(|| {
         let (device, _) = Device::domain()?;
@@ -672,8 +673,8 @@ enum Beside {
 
 /// Threads of each process that wait.
 const WAITERS: usize = 100;
-/// Words of the counters: threads that have begun, and that were told the outcome; when the request ends, on the monotonic
-/// clock; whether it has.
+/// Words of the counters: threads that have begun, and that were told the outcome; when the request
+/// ends, on the monotonic clock; whether it has.
 const BEGUN: usize = 0;
 const TOLD: usize = 1;
 const END_NS: usize = 2;
@@ -689,7 +690,8 @@ fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// A thread that waits until it is told the outcome; time limits and signals only make it ask again.
+/// A thread that waits until it is told the outcome; time limits and signals only make it ask
+/// again.
 fn wait_and_tell(
     device: &Device,
     id: u32,
@@ -757,8 +759,8 @@ fn waiting(key: [u8; 16], id: u32, counters: &SharedCounters, beside: Beside) ->
     })
 }
 
-/// Two hundred threads of two processes wait for one request. Its end wakes one of them, and each wakes the next, whatever
-/// else wakes them: nobody is left asleep.
+/// Two hundred threads of two processes wait for one request. Its end wakes one of them, and each
+/// wakes the next, whatever else wakes them: nobody is left asleep.
 fn everybody_hears(context: &Context) -> Outcome {
     let _chosen = choose(software_engine())?;
     for beside in [

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The thread of a process that does the CPU work of its requests: it counts in the limits of the process, nobody waits
-//! for it, and it ends by itself.
+//! The thread of a process that does the CPU work of its requests: it counts in the limits of the
+//! process, nobody waits for it, and it ends by itself.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -90,7 +90,8 @@ fn stays_within(files: Vec<Device>) -> Outcome {
     Ok(())
 }
 
-/// A process that submits in many files has no more threads than its limits allow: submitting says so.
+/// A process that submits in many files has no more threads than its limits allow: submitting says
+/// so.
 fn workers_count_in_limits(_: &Context) -> Outcome {
     let _chosen = choose(any_engine())?;
     sys::in_child(|| {
@@ -112,7 +113,8 @@ fn workers_count_in_limits(_: &Context) -> Outcome {
     })
 }
 
-/// A file that was passed on is closed at once, though the worker of who submitted through it cannot go on.
+/// A file that was passed on is closed at once, though the worker of who submitted through it
+/// cannot go on.
 fn closing_waits_for_no_stranger(context: &Context) -> Outcome {
     let _chosen = choose(any_engine())?;
     let (ours, theirs) = UnixStream::pair()?;
@@ -220,8 +222,8 @@ fn a_killed_helper_spoils_nothing(context: &Context) -> Outcome {
     Ok(())
 }
 
-/// A worker ends when its process submits nothing more, and another one starts when it does; who inherits the file has
-/// one of its own.
+/// A worker ends when its process submits nothing more, and another one starts when it does; who
+/// inherits the file has one of its own.
 fn an_idle_worker_ends(context: &Context) -> Outcome {
     let _chosen = choose(any_engine())?;
     let me = std::process::id() as i32;
