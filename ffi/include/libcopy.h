@@ -17,7 +17,7 @@
 // The kernel module is not there or cannot be used.
 #define LIBCOPY_EDEVICE (-2)
 
-// A system call failed.
+// A system call failed, or memory has no room.
 #define LIBCOPY_ESYSTEM (-3)
 
 // An environment variable or the profile cannot be used.
@@ -200,8 +200,8 @@ typedef struct libcopy_cursor_t libcopy_cursor_t;
 // A message that may be under way.
 typedef struct libcopy_request_t libcopy_request_t;
 
-// Membership of this process in a team. In a forked child all operations fail with `LIBCOPY_EFORKED`, and
-// `libcopy_team_free` frees the child's copy alone.
+// Membership of this process in a team. In a forked child all operations fail with
+// `LIBCOPY_EFORKED`, and `libcopy_team_free` frees the child's copy alone.
 typedef struct libcopy_team_t libcopy_team_t;
 
 // A datatype: which bytes lie where, relative to an address.
@@ -225,8 +225,8 @@ typedef struct {
   uint64_t length;
 } libcopy_segment_t;
 
-// The sequence of basic elements of some data; equal ones have equal signatures, and different ones have
-// different signatures but for a chance below 2^-90.
+// The sequence of basic elements of some data; equal ones have equal signatures, and different
+// ones have different signatures but for a chance below 2^-90.
 typedef struct {
   // How many.
   uint64_t elements;
@@ -240,9 +240,11 @@ typedef struct {
   int32_t offload;
   // Types of lower priority give way first when NIC memory is short.
   int32_t priority;
-  // What scheduling may add to the processing of a message, as a part of it: above 0, at most 100.
+  // What scheduling may add to the processing of a message, as a part of it: above 0, at most
+  // 100.
   double epsilon;
-  // One of `LIBCOPY_NIC_SPECIALIZED` to `LIBCOPY_NIC_SEEK`; 0 is the one that is expected to be fastest.
+  // One of `LIBCOPY_NIC_SPECIALIZED` to `LIBCOPY_NIC_SEEK`; 0 is the one that is expected to be
+  // fastest.
   int32_t strategy;
   // Handler processing units of the card: 1 to 4096.
   uint32_t hpus;
@@ -258,7 +260,8 @@ typedef struct {
 typedef struct {
   // One of `LIBCOPY_NIC_HOST` to `LIBCOPY_NIC_SEEK`.
   int32_t strategy;
-  // Why the host unpacks: 0 if a card does, else one of `LIBCOPY_NIC_BY_ATTRIBUTE` to `LIBCOPY_NIC_PACKET_BUFFER`.
+  // Why the host unpacks: 0 if a card does, else one of `LIBCOPY_NIC_BY_ATTRIBUTE` to
+  // `LIBCOPY_NIC_PACKET_BUFFER`.
   int32_t refusal;
   // The type's priority for NIC memory.
   int32_t priority;
@@ -468,8 +471,8 @@ int libcopy_team_allgatherv_in_place(libcopy_team_t *team,
                                      const size_t *counts,
                                      const size_t *offsets);
 
-// Sends `count` elements, or `count` bytes if `datatype` is null, to rank `to` with a tag of 0 or more. Returns
-// when `buffer` may be used again.
+// Sends `count` elements, or `count` bytes if `datatype` is null, to rank `to` with a tag of 0 or
+// more. Returns when `buffer` may be used again.
 //
 // `team` is a team, `datatype` is null or a type, `buffer` is readable.
 int libcopy_team_send(libcopy_team_t *team,
@@ -479,10 +482,12 @@ int libcopy_team_send(libcopy_team_t *team,
                       size_t to,
                       int tag);
 
-// Receives a message of rank `from`, or `LIBCOPY_ANY_SOURCE`, with this tag, or `LIBCOPY_ANY_TAG`. Fails with
-// `LIBCOPY_ETRUNCATE`, and the team stays whole, if it is longer than `count` elements. `status` may be null.
+// Receives a message of rank `from`, or `LIBCOPY_ANY_SOURCE`, with this tag, or `LIBCOPY_ANY_TAG`.
+// Fails with `LIBCOPY_ETRUNCATE`, and the team stays whole, if it is longer than `count` elements.
+// `status` may be null.
 //
-// `team` is a team, `datatype` is null or a type, `buffer` is writable, `status` is null or writable.
+// `team` is a team, `datatype` is null or a type, `buffer` is writable, `status` is null or
+// writable.
 int libcopy_team_recv(libcopy_team_t *team,
                       void *buffer,
                       uint64_t count,
@@ -491,8 +496,8 @@ int libcopy_team_recv(libcopy_team_t *team,
                       int tag,
                       libcopy_status_t *status);
 
-// Sends a message and receives one at the same time. `status` is that of the one that is received, and may be
-// null.
+// Sends a message and receives one at the same time. `status` is that of the one that is received,
+// and may be null.
 //
 // As for `libcopy_team_send` and `libcopy_team_recv`; the buffers do not overlap.
 int libcopy_team_sendrecv(libcopy_team_t *team,
@@ -508,9 +513,10 @@ int libcopy_team_sendrecv(libcopy_team_t *team,
                           int recv_tag,
                           libcopy_status_t *status);
 
-// Begins to send a message. `buffer` must not change until `libcopy_team_wait` or `libcopy_team_test` has
-// completed the request, or a call of the team has failed with another code than `LIBCOPY_EINVAL` and
-// `LIBCOPY_ETRUNCATE`. Messages get on in calls of this team that are about messages.
+// Begins to send a message. `buffer` must not change until `libcopy_team_wait` or
+// `libcopy_team_test` has completed the request, or a call of the team has failed with another
+// code than `LIBCOPY_EINVAL` and `LIBCOPY_ETRUNCATE`. Messages get on in calls of this team that
+// are about messages.
 //
 // As for `libcopy_team_send`; `request` points to a pointer.
 int libcopy_team_isend(libcopy_team_t *team,
@@ -532,13 +538,11 @@ int libcopy_team_irecv(libcopy_team_t *team,
                        int tag,
                        libcopy_request_t **request);
 
-// Waits until a request is complete, and frees it, also if it fails: `*request` is null then. `status` may be
-// null.
+// Waits until a request is complete, and frees it, also if it fails: `*request` is null then.
+// `status` may be null.
 //
 // `team` is the team of the request, `request` points to a request, `status` is null or writable.
-int libcopy_team_wait(libcopy_team_t *team,
-                      libcopy_request_t **request,
-                      libcopy_status_t *status);
+int libcopy_team_wait(libcopy_team_t *team, libcopy_request_t **request, libcopy_status_t *status);
 
 // Whether a request is complete: then `*flag` is 1, and as after `libcopy_team_wait`.
 //
@@ -548,8 +552,8 @@ int libcopy_team_test(libcopy_team_t *team,
                       int *flag,
                       libcopy_status_t *status);
 
-// Whether a message is there that `libcopy_team_recv` would receive: then `*flag` is 1, and `status` says how
-// long it is.
+// Whether a message is there that `libcopy_team_recv` would receive: then `*flag` is 1, and
+// `status` says how long it is.
 //
 // `team` is a team, `flag` points to a number, `status` is null or writable.
 int libcopy_team_iprobe(libcopy_team_t *team,
@@ -561,10 +565,9 @@ int libcopy_team_iprobe(libcopy_team_t *team,
 // Waits until nothing is pending on the `length` bytes at `data`. Memory that a collective still
 // moves may be read and written like any other; a system call cannot be held, and fails with
 // `EFAULT`: call this before you pass such memory to one. Costs a few nanoseconds if nothing is
-// pending. Fails with `LIBCOPY_ESYSTEM` if a peer has died and the bytes will never arrive; the memory
-// can be used again, and its content is a mix of old and new.
-int libcopy_settle(const void *data,
-                   size_t length);
+// pending. Fails with `LIBCOPY_ESYSTEM` if a peer has died and the bytes will never arrive; the
+// memory can be used again, and its content is a mix of old and new.
+int libcopy_settle(const void *data, size_t length);
 
 // `libcopy_settle` for everything that is pending in this process.
 int libcopy_settle_all(void);
@@ -573,7 +576,8 @@ int libcopy_settle_all(void);
 int libcopy_is_settled(const void *data, size_t length);
 
 // Whether collectives return while copy engines still move their bytes: `off`, `auto`, `engine`,
-// `cpu` or `both`, as `LIBCOPY_ASYNC` says it at the start. All ranks call it with the same choice.
+// `cpu` or `both`, as `LIBCOPY_ASYNC` says it at the start. All ranks call it with the same
+// choice.
 //
 // `team` is a team, `choice` is a string.
 int libcopy_team_set_async(libcopy_team_t *team, const char *choice);
@@ -774,8 +778,8 @@ int libcopy_type_pack(const void *buffer,
                       size_t *actual);
 
 // Unpacks `length` bytes that belong at byte `offset` of the packed stream into `count` elements
-// at `buffer`; what lies behind the stream's end is left alone. `*actual` is how many. Where entries
-// of the type overlap, the last one in the type map wins, as in MPI libraries.
+// at `buffer`; what lies behind the stream's end is left alone. `*actual` is how many. Where
+// entries of the type overlap, the last one in the type map wins, as in MPI libraries.
 //
 // `packed` is readable for `length` bytes, the data of the layout writable, `actual` points to a
 // number; `packed` does not overlap the data.
@@ -814,15 +818,16 @@ int libcopy_type_segments(uint64_t count,
                           size_t max,
                           size_t *actual);
 
-// `libcopy_type_pack` by kernels, submitted to a CUDA stream: returns before the bytes are there, and what is
-// submitted to `stream` later finds them. `buffer` and `packed` are device, managed or pinned memory. `stream` is a
-// `CUstream` or `cudaStream_t` of the context that the memory belongs to; null is the legacy default stream. The type
-// may be freed before the stream has done it; freeing it waits then. `LIBCOPY_EINVAL`: pageable memory;
-// `LIBCOPY_EGPU`: a program that has not loaded the CUDA driver (12.0 or newer), a stream of another context, a
-// call of the driver that failed.
+// `libcopy_type_pack` by kernels, submitted to a CUDA stream: returns before the bytes are there,
+// and what is submitted to `stream` later finds them. `buffer` and `packed` are device, managed or
+// pinned memory. `stream` is a `CUstream` or `cudaStream_t` of the context that the memory belongs
+// to; null is the legacy default stream. The type may be freed before the stream has done it;
+// freeing it waits then. `LIBCOPY_EINVAL`: pageable memory; `LIBCOPY_EGPU`: a program that has not
+// loaded the CUDA driver (12.0 or newer), a stream of another context, a call of the driver that
+// failed.
 //
-// Until the stream has done it the data of the layout is readable, `packed` writable for `max` bytes, and they do not
-// overlap; `actual` points to a number, `stream` is a stream.
+// Until the stream has done it the data of the layout is readable, `packed` writable for `max`
+// bytes, and they do not overlap; `actual` points to a number, `stream` is a stream.
 int libcopy_type_pack_gpu(const void *buffer,
                           uint64_t count,
                           const libcopy_type_t *datatype,
@@ -832,11 +837,11 @@ int libcopy_type_pack_gpu(const void *buffer,
                           void *stream,
                           size_t *actual);
 
-// `libcopy_type_unpack` by kernels, submitted to a CUDA stream; see `libcopy_type_pack_gpu`. Types with entries that
-// overlap give `LIBCOPY_EINVAL`: kernels write in any order.
+// `libcopy_type_unpack` by kernels, submitted to a CUDA stream; see `libcopy_type_pack_gpu`. Types
+// with entries that overlap give `LIBCOPY_EINVAL`: kernels write in any order.
 //
-// Until the stream has done it `packed` is readable for `length` bytes, the data of the layout writable, and they do
-// not overlap; `actual` points to a number, `stream` is a stream.
+// Until the stream has done it `packed` is readable for `length` bytes, the data of the layout
+// writable, and they do not overlap; `actual` points to a number, `stream` is a stream.
 int libcopy_type_unpack_gpu(const void *packed,
                             size_t length,
                             void *buffer,
@@ -905,8 +910,8 @@ int libcopy_type_unpack_external(const void *packed,
                                  size_t *actual);
 
 // `libcopy_type_pack` that combines: each element of `packed` becomes itself `op` the one of the
-// layout, with `op` a `LIBCOPY_SUM` and so on. All basic elements are of one kind; `offset` and `max`
-// are multiples of their size (but for `LIBCOPY_REPLACE`).
+// layout, with `op` a `LIBCOPY_SUM` and so on. All basic elements are of one kind; `offset` and
+// `max` are multiples of their size (but for `LIBCOPY_REPLACE`).
 //
 // The data of the layout is readable, `packed` readable and writable for `max` bytes, `actual`
 // points to a number; `packed` does not overlap the data.
@@ -943,8 +948,8 @@ int libcopy_type_segment_at(uint64_t count,
                             uint64_t *segment,
                             uint64_t *skip);
 
-// How many whole dense pieces of `count` elements, from the first on, have at most `max_bytes` bytes
-// together, and how many they have.
+// How many whole dense pieces of `count` elements, from the first on, have at most `max_bytes`
+// bytes together, and how many they have.
 //
 // `datatype` is a type, `segments` and `bytes` point to numbers.
 int libcopy_type_segments_within(uint64_t count,
@@ -954,11 +959,12 @@ int libcopy_type_segments_within(uint64_t count,
                                  uint64_t *bytes);
 
 // Writes up to `max` entries for `readv`, `process_vm_readv` and the like: the pieces of `count`
-// elements at `buffer` from byte `offset` of the packed stream on, at most `max_bytes` bytes together.
-// Adjacent pieces become one entry; the first and the last entry may be parts of pieces. `*actual` is how
-// many entries were written, `*bytes` how many bytes they have.
+// elements at `buffer` from byte `offset` of the packed stream on, at most `max_bytes` bytes
+// together. Adjacent pieces become one entry; the first and the last entry may be parts of pieces.
+// `*actual` is how many entries were written, `*bytes` how many bytes they have.
 //
-// `datatype` is a type, `list` is writable for `max` entries, `actual` and `bytes` point to numbers.
+// `datatype` is a type, `list` is writable for `max` entries, `actual` and `bytes` point to
+// numbers.
 int libcopy_type_iovec(void *buffer,
                        uint64_t count,
                        const libcopy_type_t *datatype,
@@ -969,8 +975,8 @@ int libcopy_type_iovec(void *buffer,
                        size_t *actual,
                        uint64_t *bytes);
 
-// A cursor at the start of the packed stream of `count` elements; `libcopy_cursor_free` ends it. The
-// type may be freed before. `*cursor_out` is null after an error.
+// A cursor at the start of the packed stream of `count` elements; `libcopy_cursor_free` ends it.
+// The type may be freed before. `*cursor_out` is null after an error.
 //
 // `datatype` is a type, `cursor_out` points to a pointer.
 int libcopy_cursor_new(uint64_t count,
@@ -992,8 +998,8 @@ int libcopy_cursor_position(libcopy_cursor_t *cursor, uint64_t *position);
 // `cursor` is a cursor.
 int libcopy_cursor_seek(libcopy_cursor_t *cursor, uint64_t position);
 
-// Writes up to `max` dense pieces from the cursor on, at most `max_bytes` bytes together, and moves
-// behind them. Adjacent pieces become one. `*actual` is how many; 0 at the end.
+// Writes up to `max` dense pieces from the cursor on, at most `max_bytes` bytes together, and
+// moves behind them. Adjacent pieces become one. `*actual` is how many; 0 at the end.
 //
 // `cursor` is a cursor, `segments` is writable for `max` entries, `actual` points to a number.
 int libcopy_cursor_segments(libcopy_cursor_t *cursor,
@@ -1004,7 +1010,8 @@ int libcopy_cursor_segments(libcopy_cursor_t *cursor,
 
 // `libcopy_type_iovec` from the cursor on; moves it behind what was written.
 //
-// `cursor` is a cursor, `list` is writable for `max` entries, `actual` and `bytes` point to numbers.
+// `cursor` is a cursor, `list` is writable for `max` entries, `actual` and `bytes` point to
+// numbers.
 int libcopy_cursor_iovec(libcopy_cursor_t *cursor,
                          void *buffer,
                          uint64_t max_bytes,
@@ -1013,8 +1020,8 @@ int libcopy_cursor_iovec(libcopy_cursor_t *cursor,
                          size_t *actual,
                          uint64_t *bytes);
 
-// Packs the next bytes of the elements at `buffer`, at most `max`, and moves the cursor behind them.
-// `*actual` is how many; 0 at the end.
+// Packs the next bytes of the elements at `buffer`, at most `max`, and moves the cursor behind
+// them. `*actual` is how many; 0 at the end.
 //
 // The data of the layout is readable, `packed` writable for `max` bytes, `actual` points to a
 // number; `packed` does not overlap the data.
@@ -1024,8 +1031,8 @@ int libcopy_cursor_pack(libcopy_cursor_t *cursor,
                         size_t max,
                         size_t *actual);
 
-// Unpacks `length` bytes into the elements at `buffer` from the cursor on, as far as they go, and moves
-// it behind them. `*actual` is how many.
+// Unpacks `length` bytes into the elements at `buffer` from the cursor on, as far as they go, and
+// moves it behind them. `*actual` is how many.
 //
 // `packed` is readable for `length` bytes, the data of the layout writable, `actual` points to a
 // number; `packed` does not overlap the data.
@@ -1035,14 +1042,16 @@ int libcopy_cursor_unpack(libcopy_cursor_t *cursor,
                           void *buffer,
                           size_t *actual);
 
-// The paper's attributes and card: offloaded, priority 0, epsilon 0.2; 32 HPUs of 800 MHz, 200 Gbit/s, 6 MiB of NIC memory
-// ("Network-Accelerated Non-Contiguous Memory Transfers", SC 2019, section 5.1).
+// The paper's attributes and card: offloaded, priority 0, epsilon 0.2; 32 HPUs of 800 MHz, 200
+// Gbit/s, 6 MiB of NIC memory ("Network-Accelerated Non-Contiguous Memory Transfers", SC 2019,
+// section 5.1).
 //
 // `options` is writable.
 int libcopy_nic_options(libcopy_nic_options_t *options);
 
-// Decides how a card receives a message of `count` elements: by which handlers, with what NIC memory, and whether it keeps up
-// with the line; or why the host unpacks, which is no error. Null `options` are those of `libcopy_nic_options`.
+// Decides how a card receives a message of `count` elements: by which handlers, with what NIC
+// memory, and whether it keeps up with the line; or why the host unpacks, which is no error. Null
+// `options` are those of `libcopy_nic_options`.
 //
 // `datatype` is a type, `options` null or readable, `plan_out` writable.
 int libcopy_nic_plan(const libcopy_type_t *datatype,
@@ -1050,8 +1059,9 @@ int libcopy_nic_plan(const libcopy_type_t *datatype,
                      const libcopy_nic_options_t *options,
                      libcopy_nic_plan_t *plan_out);
 
-// The image of `count` elements, which handlers walk (`image` of `struct libcopy_nic_call`, `libcopy_nic_handlers.h`): at most
-// `max` words, little endian; `*length` is how many there are. Null `words` only ask for that.
+// The image of `count` elements, which handlers walk (`image` of `struct libcopy_nic_call`,
+// `libcopy_nic_handlers.h`): at most `max` words, little endian; `*length` is how many there are.
+// Null `words` only ask for that.
 //
 // `datatype` is a type, `words` null or writable for `max` words, `length` points to a number.
 int libcopy_nic_image(const libcopy_type_t *datatype,
@@ -1060,8 +1070,9 @@ int libcopy_nic_image(const libcopy_type_t *datatype,
                       size_t max,
                       size_t *length);
 
-// The checkpoints of `count` elements, `interval` bytes apart, from byte 0 on: at most `max` states of
-// `LIBCOPY_NIC_STATE_WORDS` words each; `*length` is how many there are. Null `states` only ask for that.
+// The checkpoints of `count` elements, `interval` bytes apart, from byte 0 on: at most `max`
+// states of `LIBCOPY_NIC_STATE_WORDS` words each; `*length` is how many there are. Null `states`
+// only ask for that.
 //
 // `datatype` is a type, `states` null or writable for `max` states, `length` points to a number.
 int libcopy_nic_checkpoints(const libcopy_type_t *datatype,

@@ -13,7 +13,7 @@ pub const LIBCOPY_OK: c_int = 0;
 pub const LIBCOPY_EINVAL: c_int = -1;
 /// The kernel module is not there or cannot be used.
 pub const LIBCOPY_EDEVICE: c_int = -2;
-/// A system call failed.
+/// A system call failed, or memory has no room.
 pub const LIBCOPY_ESYSTEM: c_int = -3;
 /// An environment variable or the profile cannot be used.
 pub const LIBCOPY_ECONFIG: c_int = -4;
@@ -48,6 +48,7 @@ pub(crate) struct Failure(pub c_int, pub String);
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let code = match &error {
+            Error::Datatype(datatype::Error::NoRoom(_)) => LIBCOPY_ESYSTEM,
             Error::Argument { .. } | Error::Datatype(_) => LIBCOPY_EINVAL,
             Error::Device { .. } | Error::AbiVersion { .. } | Error::Ioctl { .. } => {
                 LIBCOPY_EDEVICE
@@ -83,6 +84,7 @@ impl From<libcopy_gpu::Error> for Failure {
             | Gpu::Range { .. }
             | Gpu::NotReached { .. }
             | Gpu::TooManyPieces => LIBCOPY_EINVAL,
+            Gpu::NoRoom(_) => LIBCOPY_ESYSTEM,
             _ => LIBCOPY_EGPU,
         };
         Failure(code, error.to_string())

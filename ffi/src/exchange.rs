@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What else a program asks of a datatype: cursors, `struct iovec`, external32, signatures, a binary
-//! form, reductions.
+//! What else a program asks of a datatype: cursors, `struct iovec`, external32, signatures, a
+//! binary form, reductions.
 
 use crate::datatype::{addressed, give, handle, libcopy_segment_t, libcopy_type_t, list, list_mut};
 use crate::datatype::{moved, put};
@@ -39,8 +39,8 @@ pub struct libcopy_cursor_t {
     cursor: Cursor,
 }
 
-/// The sequence of basic elements of some data; equal ones have equal signatures, and different ones have
-/// different signatures but for a chance below 2^-90.
+/// The sequence of basic elements of some data; equal ones have equal signatures, and different
+/// ones have different signatures but for a chance below 2^-90.
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[allow(non_camel_case_types, reason = "its name in C")]
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn libcopy_type_flatten(
     guarded(|| {
         // SAFETY: the caller's promise.
         unsafe {
-            let flat = handle(datatype)?.datatype().flatten();
+            let flat = handle(datatype)?.datatype().flatten()?;
             put("the length", length, flat.len())?;
             if bytes.is_null() {
                 return Ok(());
@@ -297,8 +297,8 @@ pub unsafe extern "C" fn libcopy_type_unpack_external(
 }
 
 /// `libcopy_type_pack` that combines: each element of `packed` becomes itself `op` the one of the
-/// layout, with `op` a `LIBCOPY_SUM` and so on. All basic elements are of one kind; `offset` and `max`
-/// are multiples of their size (but for `LIBCOPY_REPLACE`).
+/// layout, with `op` a `LIBCOPY_SUM` and so on. All basic elements are of one kind; `offset` and
+/// `max` are multiples of their size (but for `LIBCOPY_REPLACE`).
 ///
 /// # Safety
 ///
@@ -403,8 +403,8 @@ pub unsafe extern "C" fn libcopy_type_segment_at(
     })
 }
 
-/// How many whole dense pieces of `count` elements, from the first on, have at most `max_bytes` bytes
-/// together, and how many they have.
+/// How many whole dense pieces of `count` elements, from the first on, have at most `max_bytes`
+/// bytes together, and how many they have.
 ///
 /// # Safety
 ///
@@ -491,13 +491,14 @@ unsafe fn fill_iovec(
 }
 
 /// Writes up to `max` entries for `readv`, `process_vm_readv` and the like: the pieces of `count`
-/// elements at `buffer` from byte `offset` of the packed stream on, at most `max_bytes` bytes together.
-/// Adjacent pieces become one entry; the first and the last entry may be parts of pieces. `*actual` is how
-/// many entries were written, `*bytes` how many bytes they have.
+/// elements at `buffer` from byte `offset` of the packed stream on, at most `max_bytes` bytes
+/// together. Adjacent pieces become one entry; the first and the last entry may be parts of pieces.
+/// `*actual` is how many entries were written, `*bytes` how many bytes they have.
 ///
 /// # Safety
 ///
-/// `datatype` is a type, `list` is writable for `max` entries, `actual` and `bytes` point to numbers.
+/// `datatype` is a type, `list` is writable for `max` entries, `actual` and `bytes` point to
+/// numbers.
 #[unsafe(no_mangle)]
 #[allow(
     clippy::too_many_arguments,
@@ -526,8 +527,8 @@ pub unsafe extern "C" fn libcopy_type_iovec(
     })
 }
 
-/// A cursor at the start of the packed stream of `count` elements; `libcopy_cursor_free` ends it. The
-/// type may be freed before. `*cursor_out` is null after an error.
+/// A cursor at the start of the packed stream of `count` elements; `libcopy_cursor_free` ends it.
+/// The type may be freed before. `*cursor_out` is null after an error.
 ///
 /// # Safety
 ///
@@ -593,8 +594,8 @@ pub unsafe extern "C" fn libcopy_cursor_seek(
     guarded(|| unsafe { Ok(cursor_of(cursor)?.seek(position)?) })
 }
 
-/// Writes up to `max` dense pieces from the cursor on, at most `max_bytes` bytes together, and moves
-/// behind them. Adjacent pieces become one. `*actual` is how many; 0 at the end.
+/// Writes up to `max` dense pieces from the cursor on, at most `max_bytes` bytes together, and
+/// moves behind them. Adjacent pieces become one. `*actual` is how many; 0 at the end.
 ///
 /// # Safety
 ///
@@ -627,7 +628,8 @@ pub unsafe extern "C" fn libcopy_cursor_segments(
 ///
 /// # Safety
 ///
-/// `cursor` is a cursor, `list` is writable for `max` entries, `actual` and `bytes` point to numbers.
+/// `cursor` is a cursor, `list` is writable for `max` entries, `actual` and `bytes` point to
+/// numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn libcopy_cursor_iovec(
     cursor: *mut libcopy_cursor_t,
@@ -649,8 +651,8 @@ pub unsafe extern "C" fn libcopy_cursor_iovec(
     })
 }
 
-/// Packs the next bytes of the elements at `buffer`, at most `max`, and moves the cursor behind them.
-/// `*actual` is how many; 0 at the end.
+/// Packs the next bytes of the elements at `buffer`, at most `max`, and moves the cursor behind
+/// them. `*actual` is how many; 0 at the end.
 ///
 /// # Safety
 ///
@@ -680,8 +682,8 @@ pub unsafe extern "C" fn libcopy_cursor_pack(
     })
 }
 
-/// Unpacks `length` bytes into the elements at `buffer` from the cursor on, as far as they go, and moves
-/// it behind them. `*actual` is how many.
+/// Unpacks `length` bytes into the elements at `buffer` from the cursor on, as far as they go, and
+/// moves it behind them. `*actual` is how many.
 ///
 /// # Safety
 ///

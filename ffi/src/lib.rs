@@ -23,6 +23,7 @@ pub use nic::*;
 pub use offload::*;
 pub use team::*;
 
-// Nobody here calls its functions, which programs find instead of the C library's. The address sanitizer has its own.
+// Nobody here calls its functions, which programs find instead of the C library's. The address
+// sanitizer has its own.
 #[cfg(not(fuzzing))]
 use libcopy_interpose as _;

@@ -36,7 +36,8 @@ pub struct libcopy_request_t {
 
 /// # Safety
 ///
-/// `buffer` is readable for `count` elements, or bytes if `datatype` is null, until the message is complete.
+/// `buffer` is readable for `count` elements, or bytes if `datatype` is null, until the message is
+/// complete.
 unsafe fn sent<'a>(
     buffer: *const c_void,
     count: u64,
@@ -55,7 +56,8 @@ unsafe fn sent<'a>(
 
 /// # Safety
 ///
-/// `buffer` is writable for `count` elements, or bytes if `datatype` is null, until the message is complete.
+/// `buffer` is writable for `count` elements, or bytes if `datatype` is null, until the message is
+/// complete.
 unsafe fn received<'a>(
     buffer: *mut c_void,
     count: u64,
@@ -112,8 +114,8 @@ fn place(request: *mut *mut libcopy_request_t) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sends `count` elements, or `count` bytes if `datatype` is null, to rank `to` with a tag of 0 or more. Returns
-/// when `buffer` may be used again.
+/// Sends `count` elements, or `count` bytes if `datatype` is null, to rank `to` with a tag of 0 or
+/// more. Returns when `buffer` may be used again.
 ///
 /// # Safety
 ///
@@ -134,12 +136,14 @@ pub unsafe extern "C" fn libcopy_team_send(
     })
 }
 
-/// Receives a message of rank `from`, or `LIBCOPY_ANY_SOURCE`, with this tag, or `LIBCOPY_ANY_TAG`. Fails with
-/// `LIBCOPY_ETRUNCATE`, and the team stays whole, if it is longer than `count` elements. `status` may be null.
+/// Receives a message of rank `from`, or `LIBCOPY_ANY_SOURCE`, with this tag, or `LIBCOPY_ANY_TAG`.
+/// Fails with `LIBCOPY_ETRUNCATE`, and the team stays whole, if it is longer than `count` elements.
+/// `status` may be null.
 ///
 /// # Safety
 ///
-/// `team` is a team, `datatype` is null or a type, `buffer` is writable, `status` is null or writable.
+/// `team` is a team, `datatype` is null or a type, `buffer` is writable, `status` is null or
+/// writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn libcopy_team_recv(
     team: *mut libcopy_team_t,
@@ -160,8 +164,8 @@ pub unsafe extern "C" fn libcopy_team_recv(
     })
 }
 
-/// Sends a message and receives one at the same time. `status` is that of the one that is received, and may be
-/// null.
+/// Sends a message and receives one at the same time. `status` is that of the one that is received,
+/// and may be null.
 ///
 /// # Safety
 ///
@@ -195,9 +199,10 @@ pub unsafe extern "C" fn libcopy_team_sendrecv(
     })
 }
 
-/// Begins to send a message. `buffer` must not change until `libcopy_team_wait` or `libcopy_team_test` has
-/// completed the request, or a call of the team has failed with another code than `LIBCOPY_EINVAL` and
-/// `LIBCOPY_ETRUNCATE`. Messages get on in calls of this team that are about messages.
+/// Begins to send a message. `buffer` must not change until `libcopy_team_wait` or
+/// `libcopy_team_test` has completed the request, or a call of the team has failed with another
+/// code than `LIBCOPY_EINVAL` and `LIBCOPY_ETRUNCATE`. Messages get on in calls of this team that
+/// are about messages.
 ///
 /// # Safety
 ///
@@ -250,8 +255,8 @@ pub unsafe extern "C" fn libcopy_team_irecv(
     })
 }
 
-/// Waits until a request is complete, and frees it, also if it fails: `*request` is null then. `status` may be
-/// null.
+/// Waits until a request is complete, and frees it, also if it fails: `*request` is null then.
+/// `status` may be null.
 ///
 /// # Safety
 ///
@@ -323,8 +328,8 @@ pub unsafe extern "C" fn libcopy_team_test(
     })
 }
 
-/// Whether a message is there that `libcopy_team_recv` would receive: then `*flag` is 1, and `status` says how
-/// long it is.
+/// Whether a message is there that `libcopy_team_recv` would receive: then `*flag` is 1, and
+/// `status` says how long it is.
 ///
 /// # Safety
 ///

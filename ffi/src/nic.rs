@@ -55,9 +55,11 @@ pub struct libcopy_nic_options_t {
     pub offload: i32,
     /// Types of lower priority give way first when NIC memory is short.
     pub priority: i32,
-    /// What scheduling may add to the processing of a message, as a part of it: above 0, at most 100.
+    /// What scheduling may add to the processing of a message, as a part of it: above 0, at most
+    /// 100.
     pub epsilon: f64,
-    /// One of `LIBCOPY_NIC_SPECIALIZED` to `LIBCOPY_NIC_SEEK`; 0 is the one that is expected to be fastest.
+    /// One of `LIBCOPY_NIC_SPECIALIZED` to `LIBCOPY_NIC_SEEK`; 0 is the one that is expected to be
+    /// fastest.
     pub strategy: i32,
     /// Handler processing units of the card: 1 to 4096.
     pub hpus: u32,
@@ -76,7 +78,8 @@ pub struct libcopy_nic_options_t {
 pub struct libcopy_nic_plan_t {
     /// One of `LIBCOPY_NIC_HOST` to `LIBCOPY_NIC_SEEK`.
     pub strategy: i32,
-    /// Why the host unpacks: 0 if a card does, else one of `LIBCOPY_NIC_BY_ATTRIBUTE` to `LIBCOPY_NIC_PACKET_BUFFER`.
+    /// Why the host unpacks: 0 if a card does, else one of `LIBCOPY_NIC_BY_ATTRIBUTE` to
+    /// `LIBCOPY_NIC_PACKET_BUFFER`.
     pub refusal: i32,
     /// The type's priority for NIC memory.
     pub priority: i32,
@@ -214,8 +217,9 @@ impl libcopy_nic_plan_t {
     }
 }
 
-/// The paper's attributes and card: offloaded, priority 0, epsilon 0.2; 32 HPUs of 800 MHz, 200 Gbit/s, 6 MiB of NIC memory
-/// ("Network-Accelerated Non-Contiguous Memory Transfers", SC 2019, section 5.1).
+/// The paper's attributes and card: offloaded, priority 0, epsilon 0.2; 32 HPUs of 800 MHz, 200
+/// Gbit/s, 6 MiB of NIC memory ("Network-Accelerated Non-Contiguous Memory Transfers", SC 2019,
+/// section 5.1).
 ///
 /// # Safety
 ///
@@ -243,8 +247,9 @@ pub unsafe extern "C" fn libcopy_nic_options(options: *mut libcopy_nic_options_t
     })
 }
 
-/// Decides how a card receives a message of `count` elements: by which handlers, with what NIC memory, and whether it keeps up
-/// with the line; or why the host unpacks, which is no error. Null `options` are those of `libcopy_nic_options`.
+/// Decides how a card receives a message of `count` elements: by which handlers, with what NIC
+/// memory, and whether it keeps up with the line; or why the host unpacks, which is no error. Null
+/// `options` are those of `libcopy_nic_options`.
 ///
 /// # Safety
 ///
@@ -273,8 +278,9 @@ pub unsafe extern "C" fn libcopy_nic_plan(
     })
 }
 
-/// The image of `count` elements, which handlers walk (`image` of `struct libcopy_nic_call`, `libcopy_nic_handlers.h`): at most
-/// `max` words, little endian; `*length` is how many there are. Null `words` only ask for that.
+/// The image of `count` elements, which handlers walk (`image` of `struct libcopy_nic_call`,
+/// `libcopy_nic_handlers.h`): at most `max` words, little endian; `*length` is how many there are.
+/// Null `words` only ask for that.
 ///
 /// # Safety
 ///
@@ -305,8 +311,9 @@ pub unsafe extern "C" fn libcopy_nic_image(
     })
 }
 
-/// The checkpoints of `count` elements, `interval` bytes apart, from byte 0 on: at most `max` states of
-/// `LIBCOPY_NIC_STATE_WORDS` words each; `*length` is how many there are. Null `states` only ask for that.
+/// The checkpoints of `count` elements, `interval` bytes apart, from byte 0 on: at most `max`
+/// states of `LIBCOPY_NIC_STATE_WORDS` words each; `*length` is how many there are. Null `states`
+/// only ask for that.
 ///
 /// # Safety
 ///

@@ -10,8 +10,8 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 /// Waits until nothing is pending on the `length` bytes at `data`. Memory that a collective still
 /// moves may be read and written like any other; a system call cannot be held, and fails with
 /// `EFAULT`: call this before you pass such memory to one. Costs a few nanoseconds if nothing is
-/// pending. Fails with `LIBCOPY_ESYSTEM` if a peer has died and the bytes will never arrive; the memory
-/// can be used again, and its content is a mix of old and new.
+/// pending. Fails with `LIBCOPY_ESYSTEM` if a peer has died and the bytes will never arrive; the
+/// memory can be used again, and its content is a mix of old and new.
 #[unsafe(no_mangle)]
 pub extern "C" fn libcopy_settle(data: *const c_void, length: usize) -> c_int {
     guarded(|| Ok(offload::settle(data, length)?))
@@ -30,7 +30,8 @@ pub extern "C" fn libcopy_is_settled(data: *const c_void, length: usize) -> c_in
 }
 
 /// Whether collectives return while copy engines still move their bytes: `off`, `auto`, `engine`,
-/// `cpu` or `both`, as `LIBCOPY_ASYNC` says it at the start. All ranks call it with the same choice.
+/// `cpu` or `both`, as `LIBCOPY_ASYNC` says it at the start. All ranks call it with the same
+/// choice.
 ///
 /// # Safety
 ///

@@ -12,8 +12,8 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 /// Bytes of the key of a team.
 pub const LIBCOPY_KEY_LENGTH: usize = 16;
 
-/// Membership of this process in a team. In a forked child all operations fail with `LIBCOPY_EFORKED`, and
-/// `libcopy_team_free` frees the child's copy alone.
+/// Membership of this process in a team. In a forked child all operations fail with
+/// `LIBCOPY_EFORKED`, and `libcopy_team_free` frees the child's copy alone.
 #[allow(non_camel_case_types, reason = "its name in C")]
 pub struct libcopy_team_t {
     team: Mutex<Team>,

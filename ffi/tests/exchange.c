@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Cursors, iovecs, external32, signatures, the binary form and reductions, against loops that say the
- * same byte by byte. */
+/* Cursors, iovecs, external32, signatures, the binary form and reductions, against loops that say
+ * the same byte by byte. */
 #include "expect.h"
 #include <wchar.h>
 

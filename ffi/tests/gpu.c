@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Packing and unpacking in the order of a CUDA stream, with the driver that LD_LIBRARY_PATH has: a processor that touches
- * device memory dies there, and with FAKECUDA_DELAYED=1 kernels run when somebody waits for their stream. */
+/* Packing and unpacking in the order of a CUDA stream, with the driver that LD_LIBRARY_PATH has: a
+ * processor that touches device memory dies there, and with FAKECUDA_DELAYED=1 kernels run when
+ * somebody waits for their stream. */
 #include "expect.h"
 #include <dlfcn.h>
 
@@ -42,7 +43,8 @@ static void copy(void *to, const void *from, size_t bytes, void *stream)
 
 static void settle(void *stream) { cuda("cuStreamSynchronize", (size_t)stream, 0, 0, 0); }
 
-/* Packs on a stream, copies the packed bytes on it, unpacks on it: only at the end somebody waits. */
+/* Packs on a stream, copies the packed bytes on it, unpacks on it: only at the end somebody
+ * waits. */
 static void round_trip(const char *expression, uint64_t count, char *field, char *packed, void *stream)
 {
 	static char host[ROOM], expected[ROOM], found[ROOM], back[ROOM], zeros[ROOM];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Messages of the C API among several ranks: bytes and columns of a matrix, short and long, with wildcards,
- * requests and errors. */
+/* Messages of the C API among several ranks: bytes and columns of a matrix, short and long, with
+ * wildcards, requests and errors. */
 #define _DEFAULT_SOURCE
 #include "ranks.h"
 
@@ -17,7 +17,8 @@ static double element(size_t from, int row, int round)
 	return (double)from * 1e6 + row + round * 0.25;
 }
 
-/* Everybody sends the third column of a matrix to the right, where it becomes the first one, or dense. */
+/* Everybody sends the third column of a matrix to the right, where it becomes the first one, or
+ * dense. */
 static void columns(int round, const libcopy_type_t *type)
 {
 	size_t right = (rank + 1) % size, left = (rank + size - 1) % size;

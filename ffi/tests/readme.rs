@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The samples of README.md and of the pages on the APIs are the example files, and the commands beside them work as
-//! they stand there.
+//! The samples of README.md and of the pages on the APIs are the example files, and the commands
+//! beside them work as they stand there.
 
 use std::fs;
 use std::path::Path;

@@ -211,7 +211,8 @@ static void mistakes(void)
 /* Where entries overlap, the last one in the type map wins. */
 static void overlapping(void)
 {
-	/* Columns of 100 rows that are one element too close, all of them beginning with the last. */
+	/* Columns of 100 rows that are one element too close, all of them beginning with the
+	 * last. */
 	libcopy_type_t *type = parsed("contiguous(50,resized(0,8,vector(100,1,49,double)))");
 	static double packed[5000], buffer[5000], expected[5000];
 	size_t actual;

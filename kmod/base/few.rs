@@ -47,7 +47,7 @@ impl<T: Copy> Few<T> {
         Ok(())
     }
 
-    /// The same elements once more.
+    /// A copy of all elements.
     pub(crate) fn copy(&self, flags: Flags) -> Result<Self, AllocError> {
         Self::first(self, self.len(), flags)
     }

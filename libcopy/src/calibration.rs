@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Which kernels this machine's processor is best served with: measured by `libcopy tune`, kept in the
-//! cache directory, read by programs that pack.
+//! Which kernels this machine's processor is best served with: measured by `libcopy tune`, kept in
+//! the cache directory, read by programs that pack.
 //!
-//! Who cannot read the file uses the built-in table of the processor's vendor. A file is replaced by
-//! renaming a new one, so that nobody reads half of one, and has the machine's name in it, so that nobody
-//! believes one from elsewhere.
+//! Who cannot read the file uses the built-in table of the processor's vendor. A file is replaced
+//! by renaming a new one, so that nobody reads half of one, and has the machine's name in it, so
+//! that nobody believes one from elsewhere.
 //!
-//! Programs do not measure by themselves: of single measurements of 20 ms on a machine with other work, each
-//! found other kernels better, by chance. [`measure`] keeps what nearly all of several agree on.
+//! Programs do not measure by themselves: of single measurements of 20 ms on a machine with other
+//! work, each found other kernels better, by chance. [`measure`] keeps what nearly all of several
+//! agree on.
 
 use std::fs;
 use std::io;
@@ -31,9 +32,9 @@ const AGREED: usize = 7;
 /// From this many bytes on, what `libcopy tune` found is worth reading a file.
 const LARGE: u64 = 64 << 10;
 
-/// Reads `LIBCOPY_CPU` and the file, once per process, so that the kernels of layouts made from now on are those
-/// that were found to be best here. Call it before a layout of `bytes` bytes is made: for less than 64 KiB it does
-/// not look for the file.
+/// Reads `LIBCOPY_CPU` and the file, once per process, so that the kernels of layouts made from now
+/// on are those that were found to be best here. Call it before a layout of `bytes` bytes is made:
+/// for less than 64 KiB it does not look for the file.
 #[inline]
 pub fn load_for(bytes: u64) {
     static ONCE: Once = Once::new();

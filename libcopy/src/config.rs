@@ -2,8 +2,8 @@
 
 //! The one table of `LIBCOPY_*` environment variables.
 //!
-//! `libcopy info` and `docs/configuration.md` show it; nothing reads such a variable past it. A variable that is
-//! not in it has a wrong name: [`warn_unknown`] says so.
+//! `libcopy info` and `docs/configuration.md` show it; nothing reads such a variable past it. A
+//! variable that is not in it has a wrong name: [`warn_unknown`] says so.
 
 use std::ffi::OsString;
 use std::str::FromStr;
@@ -31,7 +31,7 @@ impl Setting {
         self.value_os().map(|v| v.to_string_lossy().into_owned())
     }
 
-    /// The same as it is, for paths.
+    /// The value in the environment as it is, whether it is text or not, for paths.
     pub fn value_os(&self) -> Option<OsString> {
         std::env::var_os(self.name).filter(|v| !v.is_empty())
     }
@@ -173,8 +173,8 @@ settings! {
     }
 }
 
-/// Variables that begin as ours do and are in no table: they have no effect. With each the name in the table
-/// that is nearest, if one is near.
+/// Variables that begin as ours do and are in no table: they have no effect. With each the name in
+/// the table that is nearest, if one is near.
 pub fn unknown() -> Vec<(String, Option<&'static str>)> {
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     unknown_among(names)
@@ -193,7 +193,8 @@ fn unknown_among(names: impl Iterator<Item = String>) -> Vec<(String, Option<&'s
         .collect()
 }
 
-/// What tests and scripts give to their own children, and what environment modules define for a package.
+/// What tests and scripts give to their own children, and what environment modules define for a
+/// package.
 pub fn is_internal(name: &str) -> bool {
     const PREFIXES: [&str; 4] = ["TEST", "TYPES", "VM_", "PYPI_"];
     const NAMES: [&str; 9] = [
@@ -203,7 +204,8 @@ pub fn is_internal(name: &str) -> bool {
     NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The characters to insert, delete or replace to make one name of the other (Levenshtein's distance).
+/// The characters to insert, delete or replace to make one name of the other (Levenshtein's
+/// distance).
 fn distance(one: &str, other: &str) -> usize {
     let other = other.as_bytes();
     let mut row: Vec<usize> = (0..=other.len()).collect();

@@ -170,8 +170,8 @@ pub enum Error {
         /// What was found.
         value: u64,
     },
-    /// A message has more bytes than there is room for where it was received. The message is gone; the team
-    /// stays whole.
+    /// A message has more bytes than there is room for where it was received. The message is gone;
+    /// the team stays whole.
     #[error("a message of {bytes} bytes was received where there is room for {capacity}")]
     Truncated {
         /// Bytes of the message.
@@ -238,8 +238,8 @@ impl Error {
         }
     }
 
-    /// This error and what caused it, as one line. [`Display`](std::fmt::Display) shows the error alone, and
-    /// [`source`](std::error::Error::source) is the cause.
+    /// This error and what caused it, as one line. [`Display`](std::fmt::Display) shows the error
+    /// alone, and [`source`](std::error::Error::source) is the cause.
     pub fn report(&self) -> String {
         let (mut text, mut cause) = (self.to_string(), self.source());
         while let Some(error) = cause {

@@ -35,8 +35,9 @@ impl<T> Lru<T> {
         (!self.0.is_empty()).then(|| self.0.remove(0))
     }
 
-    /// Takes out the thing that was used least recently if there is no room for another one: there may be `most`
-    /// things, of `limit` bytes together, but for one that has more alone. `bytes` says how many each has.
+    /// Takes out the thing that was used least recently if there is no room for another one: there
+    /// may be `most` things, of `limit` bytes together, but for one that has more alone. `bytes`
+    /// says how many each has.
     pub(crate) fn take_surplus(
         &mut self,
         (most, limit): (usize, usize),
@@ -60,7 +61,7 @@ impl<T> Lru<T> {
         self.0.last()
     }
 
-    /// The same, to be changed.
+    /// The most recently used thing, to be changed.
     pub(crate) fn newest_mut(&mut self) -> Option<&mut T> {
         self.0.last_mut()
     }
@@ -91,7 +92,8 @@ impl<T> Lru<T> {
     }
 }
 
-/// Things by key: when one comes for which there is no room, those that were used least recently go.
+/// Things by key: when one comes for which there is no room, those that were used least recently
+/// go.
 #[derive(Clone, Debug)]
 pub struct LruMap<K, V> {
     known: HashMap<K, Held<V>>,
@@ -125,8 +127,8 @@ impl<K: Copy + Eq + Hash, V> LruMap<K, V> {
         Some(&mut held.value)
     }
 
-    /// Adds a thing of `bytes` bytes, or replaces it. There may be `most` things, of `limit` bytes together, but for
-    /// one that has more alone.
+    /// Adds a thing of `bytes` bytes, or replaces it. There may be `most` things, of `limit` bytes
+    /// together, but for one that has more alone.
     pub fn insert(&mut self, key: K, value: V, bytes: usize, (most, limit): (usize, usize)) {
         self.remove(&key);
         self.make_room(bytes, (most, limit));

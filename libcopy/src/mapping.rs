@@ -14,8 +14,8 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::refusal::{self, Service, without_signal};
 
-/// Bytes of a file in our address space; dropping it unmaps them. Who uses the memory says how threads and processes
-/// share it.
+/// Bytes of a file in our address space; dropping it unmaps them. Who uses the memory says how
+/// threads and processes share it.
 #[derive(Debug)]
 pub(crate) struct SharedMapping {
     base: NonNull<u8>,
@@ -60,8 +60,9 @@ impl SharedMapping {
     }
 }
 
-/// Gives a file the memory of `len` bytes from `at` on, which are made if there are none, and stay as they are otherwise:
-/// a tmpfs that is full would kill a process that touches them. `EFBIG` if this process may not make such files.
+/// Gives a file the memory of `len` bytes from `at` on, which are made if there are none, and stay
+/// as they are otherwise: a tmpfs that is full would kill a process that touches them. `EFBIG` if
+/// this process may not make such files.
 pub(crate) fn reserve(file: &File, at: usize, len: usize) -> io::Result<()> {
     let error = loop {
         let (at, len) = (at as libc::off_t, len as libc::off_t);

@@ -2,11 +2,12 @@
 
 //! Which process this is: a forked child is another one than its parent.
 //!
-//! What a process shares with others, a child has inherited and does not own: its parent goes on to use it.
-//! So whatever refers to such a thing keeps the [`Home`] that it was made in, and asks it before it touches the
-//! thing. Asking costs two loads. There is no system call in it, and no hook that a child made by `clone(2)` would go
-//! past: the kernel itself clears the page behind it in a child that has memory of its own (madvise(2),
-//! `MADV_WIPEONFORK`, Linux 4.14). A child of `vfork(2)` borrows its parent's memory, and may only execute a program.
+//! What a process shares with others, a child has inherited and does not own: its parent goes on to
+//! use it. So whatever refers to such a thing keeps the [`Home`] that it was made in, and asks it
+//! before it touches the thing. Asking costs two loads. There is no system call in it, and no hook
+//! that a child made by `clone(2)` would go past: the kernel itself clears the page behind it in a
+//! child that has memory of its own (madvise(2), `MADV_WIPEONFORK`, Linux 4.14). A child of
+//! `vfork(2)` borrows its parent's memory, and may only execute a program.
 
 use std::hash::{BuildHasher, RandomState};
 use std::ptr::{self, NonNull};

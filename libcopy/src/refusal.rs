@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What the kernel refuses. A program has not asked for the services that are used on its behalf, so their errors
-//! are not its own. One rule for all of them: whatever the kernel answers (no right, no such system call, memory that
-//! is not read for others, a limit), the next way is taken, and the statistics name the service, how often it was
-//! refused, and the first error.
+//! What the kernel refuses. A program has not asked for the services that are used on its behalf,
+//! so their errors are not its own. One rule for all of them: whatever the kernel answers (no
+//! right, no such system call, memory that is not read for others, a limit), the next way is taken,
+//! and the statistics name the service, how often it was refused, and the first error.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -61,11 +61,12 @@ pub fn refused() -> impl Iterator<Item = (&'static str, u64, i32)> {
     counts.filter(|(_, times, _)| *times != 0)
 }
 
-/// Does what may make a file longer than this process's limit (`RLIMIT_FSIZE`): that is the error `EFBIG` then, and
-/// not the signal `SIGXFSZ` (setrlimit(2)), which ends programs that have written no file.
+/// Does what may make a file longer than this process's limit (`RLIMIT_FSIZE`): that is the error
+/// `EFBIG` then, and not the signal `SIGXFSZ` (setrlimit(2)), which ends programs that have written
+/// no file.
 pub fn without_signal<R>(work: impl FnOnce() -> R) -> R {
-    // SAFETY: sets of signals are plain words, all zeros are one; all calls get sets and a time that live. Whether
-    // they fail does not matter: then nothing is blocked.
+    // SAFETY: sets of signals are plain words, all zeros are one; all calls get sets and a time
+    // that live. Whether they fail does not matter: then nothing is blocked.
     unsafe {
         let mut own: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut own);
@@ -90,8 +91,8 @@ pub fn without_signal<R>(work: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Prints what has its line's end among the errors, in one call, so that the lines of processes do not mix. Nobody hears of it
-/// if that is refused.
+/// Prints what has its line's end among the errors, in one call, so that the lines of processes do
+/// not mix. Nobody hears of it if that is refused.
 pub fn say(text: &str) {
     let _ = without_signal(|| io::stderr().write_all(text.as_bytes()));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Memory for packed bytes, which is used again: the kernel takes longer to zero fresh pages than the
-//! bytes take to be packed.
+//! Memory for packed bytes, which is used again: the kernel takes longer to zero fresh pages than
+//! the bytes take to be packed.
 
 use std::alloc::Layout;
 use std::cell::RefCell;
@@ -19,8 +19,8 @@ thread_local! {
     static KEPT: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// As many zeros, on pages that the kernel makes when they are touched. For lengths that a type, a count or a peer
-/// says: without room for them a program gets an error, and does not end.
+/// As many zeros, on pages that the kernel makes when they are touched. For lengths that a type, a
+/// count or a peer says: without room for them a program gets an error, and does not end.
 ///
 /// # Errors
 ///
@@ -36,7 +36,8 @@ pub fn zeros(length: usize) -> Result<Vec<u8>> {
     if memory.is_null() {
         return Err(none());
     }
-    // SAFETY: memory of this length, all written, from the allocator that the vector gives it back to.
+    // SAFETY: memory of this length, all written, from the allocator that the vector gives it back
+    // to.
     Ok(unsafe { Vec::from_raw_parts(memory, length, length) })
 }
 

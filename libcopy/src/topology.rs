@@ -47,8 +47,8 @@ impl Topology {
         Self::read_below(Path::new("/"))
     }
 
-    /// The machine we run on, read once per process: some sixty files of sysfs, which no team and no
-    /// communicator needs to read again.
+    /// The machine we run on, read once per process: some sixty files of sysfs, which no team and
+    /// no communicator needs to read again.
     pub fn current() -> &'static Self {
         static CURRENT: OnceLock<Topology> = OnceLock::new();
         CURRENT.get_or_init(Self::read)

@@ -304,8 +304,8 @@ fn rank_measures(
     say("end".to_owned())
 }
 
-/// Microseconds (lower quartile, averaged over the ranks) of an operation through each transport; they
-/// take turns, so that what disturbs one disturbs all.
+/// Microseconds (lower quartile, averaged over the ranks) of an operation through each transport;
+/// they take turns, so that what disturbs one disturbs all.
 fn point(
     team: &mut Team,
     op: Op,

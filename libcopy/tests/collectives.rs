@@ -222,7 +222,8 @@ fn alltoall(team: &mut Team, case: &Case, what: &str) {
     recv.check(&expected, what);
 }
 
-/// What a rank sends or receives as the elements of layouts: a buffer, its layout, and the origin in it.
+/// What a rank sends or receives as the elements of layouts: a buffer, its layout, and the origin
+/// in it.
 type Spot = (Vec<u8>, Layout, isize);
 
 /// An alltoall of layouts' elements, some of them dense. Some ranks call it as an alltoallv.
@@ -361,8 +362,9 @@ fn mix_words(from: &[u8], to: &mut [u8]) {
     }
 }
 
-/// Bytes that other processes, and the kernel for them, cannot read; `None` where the kernel has no such, or not enough (that
-/// of a virtual machine cannot take every page out of its own mapping, and says SIGBUS to who touches one).
+/// Bytes that other processes, and the kernel for them, cannot read; `None` where the kernel has no
+/// such, or not enough (that of a virtual machine cannot take every page out of its own mapping,
+/// and says SIGBUS to who touches one).
 fn secret(len: usize) -> Option<&'static mut [u8]> {
     // SAFETY: a descriptor of our own, and memory that nobody else has.
     unsafe {
@@ -384,7 +386,8 @@ fn secret(len: usize) -> Option<&'static mut [u8]> {
             return None;
         }
         let bytes = std::slice::from_raw_parts_mut(at.cast(), len);
-        // A page that is not to be had is an error of a system call, where a load would raise a signal.
+        // A page that is not to be had is an error of a system call, where a load would raise a
+        // signal.
         let zeros = std::fs::File::open("/dev/zero").ok()?;
         std::io::Read::read_exact(&mut &zeros, bytes).ok()?;
         Some(bytes)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! How processes come into a team and go out of it: those that cannot join, forked children, those that die; and how
-//! many system calls it takes to know of that.
+//! How processes come into a team and go out of it: those that cannot join, forked children, those
+//! that die; and how many system calls it takes to know of that.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
@@ -307,7 +307,8 @@ unsafe extern "C" fn fcntl(fd: libc::c_int, command: libc::c_int, argument: usiz
     unsafe { libc::syscall(libc::SYS_fcntl, fd, command, argument) as libc::c_int }
 }
 
-/// All wait for the last rank, for many periods. Each asks for the others' locks about once in each.
+/// All wait for the last rank, for many periods. Each asks for the others' locks about once in
+/// each.
 fn waits(team: &mut Team) {
     const PERIODS: usize = 8;
     let (me, size) = (team.rank(), team.size());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Messages between the ranks of a team: without MPI, between real processes, against what a list of all
-//! messages says.
+//! Messages between the ranks of a team: without MPI, between real processes, against what a list
+//! of all messages says.
 
 use std::collections::HashMap;
 use std::os::unix::process::ExitStatusExt;
@@ -124,8 +124,8 @@ enum Receives {
     Anything,
 }
 
-/// Checks what was received against the messages that are still expected; each sender's messages of one tag
-/// come in their order.
+/// Checks what was received against the messages that are still expected; each sender's messages of
+/// one tag come in their order.
 struct Expected {
     streams: HashMap<(usize, i32), std::collections::VecDeque<Message>>,
 }
@@ -145,8 +145,8 @@ impl Expected {
     }
 }
 
-/// Sends and receives `rounds` rounds of random messages. The rank `victim` kills itself in one of them; the
-/// others get all that comes before, and then an error that says so.
+/// Sends and receives `rounds` rounds of random messages. The rank `victim` kills itself in one of
+/// them; the others get all that comes before, and then an error that says so.
 fn storm(seed: u64, rounds: usize, victim: usize) {
     let mut team = Team::from_env().unwrap();
     let last = mix(seed) as usize % rounds.max(1);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /*
- * Fourier transforms by FFTW-MPI, one of the applications of scripts/apps: N x N complex numbers there and
- * back, ROUNDS times. Prints sums that depend on every number.
+ * Fourier transforms by FFTW-MPI, one of the applications of scripts/apps: N x N complex numbers
+ * there and back, ROUNDS times. Prints sums that depend on every number.
  *
  * usage: fftw N ROUNDS
  */

@@ -29,8 +29,8 @@ static void die(const char *what)
 }
 
 /*
- * Zeroed memory that starts an odd number of pages after a 2 MiB boundary, another one for each `which`
- * of each rank, so that nobody is better off by alignment.
+ * Zeroed memory that starts an odd number of pages after a 2 MiB boundary, another one for each
+ * `which` of each rank, so that nobody is better off by alignment.
  */
 static inline void *memory(size_t length, int which)
 {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /*
- * Times MPI_Bcast, MPI_Gather, MPI_Scatter, MPI_Allgather, MPI_Alltoall, MPI_Reduce,
- * MPI_Allreduce, MPI_Reduce_scatter_block (sums of doubles) and MPI_Barrier as the OSU
- * micro-benchmarks do: some calls to warm up, a barrier, then every call is timed on its own with
- * a barrier after it, and the times of the ranks are averaged. Operations whose names begin with an i
- * (ibcast, igather, iscatter, iallgather, ialltoall, ireduce, iallreduce) are started and waited for.
+ * Times MPI_Bcast, MPI_Gather, MPI_Scatter, MPI_Allgather, MPI_Alltoall, MPI_Reduce, MPI_Allreduce,
+ * MPI_Reduce_scatter_block (sums of doubles) and MPI_Barrier as the OSU micro-benchmarks do: some
+ * calls to warm up, a barrier, then every call is timed on its own with a barrier after it, and the
+ * times of the ranks are averaged. Operations whose names begin with an i (ibcast, igather,
+ * iscatter, iallgather, ialltoall, ireduce, iallreduce) are started and waited for.
  *
- * Alone it compares calls that are intercepted with plain ones (mpi_paired.h). With --control SOCKET it is one of several
- * peers of `libcopy bench peers`: every rank connects to the socket and does what it is
- * told, and sleeps in read(2) meanwhile so that it does not disturb the others.
+ * Alone it compares calls that are intercepted with plain ones (mpi_paired.h). With --control
+ * SOCKET it is one of several peers of `libcopy bench peers`: every rank connects to the socket and
+ * does what it is told, and sleeps in read(2) meanwhile so that it does not disturb the others.
  */
 #define _GNU_SOURCE
 #include <mpi.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * What an MPI library takes to make and commit structs of 100,000 subarrays: the cases `struct: ...` of
- * `libcopy type bench --commit`, the same numbers in the same order. Lowest of nine rounds, in processor time
- * of the thread, which other work on the machine disturbs least.
+ * What an MPI library takes to make and commit structs of 100,000 subarrays: the cases `struct:
+ * ...` of `libcopy type bench --commit`, the same numbers in the same order. Lowest of nine rounds,
+ * in processor time of the thread, which other work on the machine disturbs least.
  *
- *	mpicc -O2 tests/peers/mpi_commit.c -o mpi_commit && mpirun -n 1 ./mpi_commit
+ * 	mpicc -O2 tests/peers/mpi_commit.c -o mpi_commit && mpirun -n 1 ./mpi_commit
  */
 #include <mpi.h>
 #include <stdio.h>

@@ -2,13 +2,13 @@
 
 /*
  * A Fourier transform of N x N complex numbers whose rows are dealt out: rows are transformed, the
- * matrix is transposed by one MPI_Alltoallw with derived types, rows are transformed again, and it is
- * transposed back.
+ * matrix is transposed by one MPI_Alltoallw with derived types, rows are transformed again, and it
+ * is transposed back.
  *
  * usage: mpi_fft2d N [MILLISECONDS]
  *
- * N is a power of two that the number of ranks divides. Printed are fft2d-transpose, one MPI_Alltoallw,
- * and fft2d, the whole transform; the column for bytes has what a rank holds.
+ * N is a power of two that the number of ranks divides. Printed are fft2d-transpose, one
+ * MPI_Alltoallw, and fft2d, the whole transform; the column for bytes has what a rank holds.
  */
 #include "mpi_bench.h"
 #include "mpi_paired.h"

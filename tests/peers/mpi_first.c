@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* First messages of irregular data: each is sent out of memory that no message was sent from before, by a
- * process that leaves its buffer alone and does something else meanwhile. Pieces of 64 bytes, received as dense
- * bytes, once at offsets that follow no rule (hindexed), once at equal distances (vector); and, for their bytes more than
- * for their times, short lists that repeat, pieces of several lengths, and pieces that are received in other ones.
- * Prints, for each type, what a message took from the receiver's call on and whether every byte was right.
+/* First messages of irregular data: each is sent out of memory that no message was sent from
+ * before, by a process that leaves its buffer alone and does something else meanwhile. Pieces of 64
+ * bytes, received as dense bytes, once at offsets that follow no rule (hindexed), once at equal
+ * distances (vector); and, for their bytes more than for their times, short lists that repeat,
+ * pieces of several lengths, and pieces that are received in other ones. Prints, for each type,
+ * what a message took from the receiver's call on and whether every byte was right.
  *
  * usage: mpi_first PIECES ROUNDS
  */
@@ -56,7 +57,8 @@ static MPI_Aint lay_out(enum kind kind, int pieces, MPI_Aint *places, int *lengt
 			places[i] = (MPI_Aint)i * (PIECE + GAP);
 		else if (kind == MIXED)
 			lengths[i] = PIECE - PART * (i % 4);
-		else if (kind == SCATTERED) /* pieces that do not begin where the receiver's parts of a message do */
+		/* Pieces that do not begin where the receiver's parts of a message do. */
+		else if (kind == SCATTERED)
 			lengths[i] = 3 * PART;
 	}
 	return end;
@@ -100,8 +102,8 @@ int main(int argc, char **argv)
 		int parts = bytes / PART, apart = kind == SCATTERED ? PARTS_APART : PART;
 		MPI_Type_vector(parts, PART, apart, MPI_BYTE, &into);
 		MPI_Type_commit(&into);
-		/* No message begins where one of this type has begun, so that none is taken for a second one out of
-		 * the same memory. */
+		/* No message begins where one of this type has begun, so that none is taken for a
+		 * second one out of the same memory. */
 		size_t step = ((size_t)end + 4095) / 4096 * 4096, room = (size_t)parts * apart;
 		unsigned char *in = map(room + 1), *all = map(step * rounds);
 		for (int round = 0; round < rounds; round++) {

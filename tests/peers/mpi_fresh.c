@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /*
- * Datatypes that are made for one use, and the same types kept: what `scripts/bench mpi` measures with
- * --ops fresh-types.
+ * Datatypes that are made for one use, and the same types kept: what `scripts/bench mpi` measures
+ * with --ops fresh-types.
  *
  * usage: mpi_fresh [MILLISECONDS [BYTES,...]]
  *

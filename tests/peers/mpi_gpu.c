@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /*
- * Messages and a stencil in GPU memory: what `libcopy bench gpu` measures as E4 and E8. The CUDA driver is loaded when the
- * program runs; all ranks use GPU 0.
+ * Messages and a stencil in GPU memory: what `libcopy bench gpu` measures as E4 and E8. The CUDA
+ * driver is loaded when the program runs; all ranks use GPU 0.
  *
  * usage: mpi_gpu messages MILLISECONDS BYTES:BLOCK...
  *        mpi_gpu stencil MILLISECONDS EDGE PTX
  *
- * messages: vectors of BYTES bytes in blocks of BLOCK bytes that begin every 512 bytes, from rank 0 to rank 1 and back.
- * stencil: 9 points on EDGE x EDGE doubles of each rank (FALCON-X, figure 15), its columns and rows exchanged as datatypes
- * in GPU memory ("typed"), packed into host memory by the program ("hand-staged"), and not at all ("compute"); PTX is a file
- * with the kernel `stencil`.
+ * messages: vectors of BYTES bytes in blocks of BLOCK bytes that begin every 512 bytes, from rank 0
+ * to rank 1 and back. stencil: 9 points on EDGE x EDGE doubles of each rank (FALCON-X, figure 15),
+ * its columns and rows exchanged as datatypes in GPU memory ("typed"), packed into host memory by
+ * the program ("hand-staged"), and not at all ("compute"); PTX is a file with the kernel `stencil`.
  *
- * Rank 0 prints a line for each: CASE,BYTES,BLOCK,VERIFIED,TIMES: microseconds of half a round trip or of a step, separated by
- * semicolons.
+ * Rank 0 prints a line for each: CASE,BYTES,BLOCK,VERIFIED,TIMES: microseconds of half a round trip
+ * or of a step, separated by semicolons.
  */
 #include "mpi_bench.h"
 
@@ -203,7 +203,8 @@ static MPI_Datatype column, row;
 static MPI_Comm grid;
 static void *kernel;
 
-/* Where a side's own cells and its halo begin: the column or row next to the edge, and the one behind it. */
+/* Where a side's own cells and its halo begin: the column or row next to the edge, and the one
+ * behind it. */
 static size_t first_cell(int side, int is_halo)
 {
 	switch (side) {
@@ -303,13 +304,15 @@ static void step_staged(void)
 	swap();
 }
 
-/* The value of a cell by its place in the whole field, also of those outside, which nobody sends. */
+/* The value of a cell by its place in the whole field, also of those outside, which nobody
+ * sends. */
 static double value(long y, long x)
 {
 	return (double)((y * 7919 + x * 104729 + 2097143) % 1009);
 }
 
-/* One step from the same values, looked at cell by cell; the halo has other values where somebody sends. */
+/* One step from the same values, looked at cell by cell; the halo has other values where somebody
+ * sends. */
 static int check(void (*one)(void))
 {
 	size_t cells = (edge + 2) * width;
@@ -368,7 +371,8 @@ static void stencil(double budget, size_t cells, const char *ptx)
 
 	edge = cells;
 	width = edge + 2;
-	/* As square as can be, but two ranks are side by side, since columns are what is exchanged as blocks. */
+	/* As square as can be, but two ranks are side by side, since columns are what is exchanged
+	 * as blocks. */
 	for (int i = 1; i * i <= size; i++)
 		if (size % i == 0) {
 			dims[0] = i;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /*
- * MPI_Pack and MPI_Unpack of the layouts of applications by one process: what `scripts/bench mpi` measures
- * with --ops pack,unpack.
+ * MPI_Pack and MPI_Unpack of the layouts of applications by one process: what `scripts/bench mpi`
+ * measures with --ops pack,unpack.
  *
  * usage: mpi_packing FILE [MILLISECONDS [OP,...]]
  *
- * FILE has lines NAME<tab>EXPRESSION (`libcopy bench types --list`), each measured for MILLISECONDS (100)
- * with each OP, pack and unpack by default. Prints a line of mpi_paired.h for each.
+ * FILE has lines NAME<tab>EXPRESSION (`libcopy bench types --list`), each measured for MILLISECONDS
+ * (100) with each OP, pack and unpack by default. Prints a line of mpi_paired.h for each.
  */
 #define main types_main
 #include "mpi_types.c"
@@ -40,7 +40,8 @@ static double timed_unpack(int calls)
 	return (paired_now() - start) / calls;
 }
 
-/* What a call leaves behind in `to`, in a pattern that depends on whether it is intercepted in nothing. */
+/* What a call leaves behind in `to`, in a pattern that depends on whether it is intercepted in
+ * nothing. */
 static uint64_t outcome(double (*timed)(int calls), int whose, struct buffer *from, size_t length,
 			struct buffer *to, size_t room)
 {

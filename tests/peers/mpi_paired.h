@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
 /*
- * Compares calls that are intercepted (MPI_X, which libcopy_mpi.so has where it is preloaded) with the
- * same calls of the MPI library itself (PMPI_X, MPI 4.1, section 15.2) inside one launch: in the same
- * processes and buffers, in alternating blocks of milliseconds. From launch to launch the same program may
- * be several times as fast; two blocks that follow each other see the same machine.
+ * Compares calls that are intercepted (MPI_X, which libcopy_mpi.so has where it is preloaded) with
+ * the same calls of the MPI library itself (PMPI_X, MPI 4.1, section 15.2) inside one launch: in
+ * the same processes and buffers, in alternating blocks of milliseconds. From launch to launch the
+ * same program may be several times as fast; two blocks that follow each other see the same
+ * machine.
  *
- * A round is four blocks: plain, intercepted, intercepted, plain, or the other way round in every other
- * round. A case prints one line
+ * A round is four blocks: plain, intercepted, intercepted, plain, or the other way round in every
+ * other round. A case prints one line
  *
  *   OP,BYTES,RANKS,,ROUNDS,VERIFIED[,LAYOUT[,BLOCK]]
  *
- * whose empty column is for the name of the MPI library; ROUNDS are separated by ';', each with the four
- * blocks' microseconds per call, averaged over the ranks: PLAIN:INTERCEPTED:INTERCEPTED:PLAIN. What the
- * two plain blocks of a round differ by is the control.
+ * whose empty column is for the name of the MPI library; ROUNDS are separated by ';', each with the
+ * four blocks' microseconds per call, averaged over the ranks: PLAIN:INTERCEPTED:INTERCEPTED:PLAIN.
+ * What the two plain blocks of a round differ by is the control.
  */
 #ifndef MPI_PAIRED_H
 #define MPI_PAIRED_H
@@ -103,9 +104,9 @@ static int paired_calls(double (*timed)(int calls), double *longest)
 }
 
 /*
- * Measures a case. `timed` does `calls` calls by CALL and returns the microseconds that one took; it may
- * synchronise with PMPI functions. `budget` is the time of the case in milliseconds, `scale` divides the
- * times (2 for half of a round trip), `rest` is what follows VERIFIED, with its comma.
+ * Measures a case. `timed` does `calls` calls by CALL and returns the microseconds that one took;
+ * it may synchronise with PMPI functions. `budget` is the time of the case in milliseconds, `scale`
+ * divides the times (2 for half of a round trip), `rest` is what follows VERIFIED, with its comma.
  */
 static void paired(const char *op, size_t bytes, double (*timed)(int calls), double budget, double scale,
 		   int verified, const char *rest)
@@ -121,7 +122,8 @@ static void paired(const char *op, size_t bytes, double (*timed)(int calls), dou
 	rounds = paired_agree(rounds);
 	for (int round = 0; round < rounds; round++)
 		for (int i = 0; i < 4; i++) {
-			/* Odd rounds begin with what is intercepted; `at` is where the block is printed. */
+			/* Odd rounds begin with what is intercepted; `at` is where the block is
+			 * printed. */
 			int ours = (i == 1 || i == 2) ^ (round & 1);
 			int at = ours ? (i < 2 ? 1 : 2) : (i < 2 ? 0 : 3);
 

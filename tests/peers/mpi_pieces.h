@@ -37,7 +37,8 @@ static MPI_Aint place(int pieces, MPI_Aint *places, int *lengths)
 	MPI_Aint end = 0;
 	for (int i = 0; i < pieces; i++) {
 		seed = seed * 1664525 + 1013904223;
-		places[i] = end + (seed >> 16) % 8 * 8; /* the lowest bits repeat after eight pieces */
+		/* The lowest bits repeat after eight pieces. */
+		places[i] = end + (seed >> 16) % 8 * 8;
 		lengths[i] = PIECE;
 		end = places[i] + PIECE + GAP;
 	}

@@ -6,8 +6,8 @@
  *
  * usage: mpi_pingpong FILE [MILLISECONDS]
  *
- * FILE has lines NAME<tab>EXPRESSION (`libcopy bench types --list`), each measured for MILLISECONDS (100).
- * Rank 0 prints a line of mpi_paired.h for each: microseconds of half a round trip.
+ * FILE has lines NAME<tab>EXPRESSION (`libcopy bench types --list`), each measured for MILLISECONDS
+ * (100). Rank 0 prints a line of mpi_paired.h for each: microseconds of half a round trip.
  */
 #define main types_main
 #include "mpi_types.c"

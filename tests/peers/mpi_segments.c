@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Messages of irregular types from the same memory, there and back: pieces of 64 bytes at offsets that
- * follow no rule, once as one type of all pieces (hindexed), once as structures of unlike elements.
- * Prints, for each type, how the time of a message is distributed and whether every byte was right.
+/* Messages of irregular types from the same memory, there and back: pieces of 64 bytes at offsets
+ * that follow no rule, once as one type of all pieces (hindexed), once as structures of unlike
+ * elements. Prints, for each type, how the time of a message is distributed and whether every byte
+ * was right.
  *
  * usage: mpi_segments PIECES ROUNDS [UNMAP]
  *

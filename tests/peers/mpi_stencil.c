@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /*
- * A 7-point stencil on N^3 doubles whose faces are exchanged as subarrays (figure 12 of the paper on
- * FALCON-X), not periodic.
+ * A 7-point stencil on N^3 doubles whose faces are exchanged as subarrays (figure 12 of the paper
+ * on FALCON-X), not periodic.
  *
  * usage: mpi_stencil N [MILLISECONDS [DIMS]]
  *
- * DIMS is how the cube is cut, for instance 2x1x1: the number of parts along the slowest index first; it
- * must make the number of ranks, and its numbers must divide N. MPI_Dims_create says otherwise. Printed
- * are stencil-exchange, the six faces there and back, and stencil-step, the same with the computation;
- * the column for bytes has what a rank receives on average.
+ * DIMS is how the cube is cut, for instance 2x1x1: the number of parts along the slowest index
+ * first; it must make the number of ranks, and its numbers must divide N. MPI_Dims_create says
+ * otherwise. Printed are stencil-exchange, the six faces there and back, and stencil-step, the same
+ * with the computation; the column for bytes has what a rank receives on average.
  */
 #include "mpi_bench.h"
 #include "mpi_paired.h"

@@ -6,9 +6,10 @@
  *
  * usage: mpi_vector OP,... [MILLISECONDS [FACTOR]]
  *
- * OP is latency (half of a round trip), bandwidth (a window of messages in one direction, answered by
- * one of no bytes) or bibandwidth (a window in each direction at once); of the last two the time of a
- * message is printed, in lines of mpi_paired.h. Blocks go from 128 bytes to 2 MiB, each FACTOR (2) times the one before.
+ * OP is latency (half of a round trip), bandwidth (a window of messages in one direction, answered
+ * by one of no bytes) or bibandwidth (a window in each direction at once); of the last two the time
+ * of a message is printed, in lines of mpi_paired.h. Blocks go from 128 bytes to 2 MiB, each FACTOR
+ * (2) times the one before.
  */
 #include "mpi_bench.h"
 #include "mpi_paired.h"
@@ -65,7 +66,8 @@ static void bibandwidth(void)
 static const struct test {
 	const char *name;
 	void (*once)(void);
-	/* Messages that each rank receives, and those that follow each other in the time of one call. */
+	/* Messages that each rank receives, and those that follow each other in the time of one
+	 * call. */
 	int received[2], messages;
 } tests[] = {
 	{ "latency", latency, { 1, 1 }, 2 },

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
 /*
- * What all peers of `libcopy bench` have in common: buffers, and the socket on which they are told what to do.
+ * What all peers of `libcopy bench` have in common: buffers, and the socket on which they are told
+ * what to do.
  */
 #ifndef PEER_H
 #define PEER_H
@@ -25,8 +26,8 @@ struct buffer {
 static void die(const char *what);
 
 /*
- * Makes the buffer at least that long. It starts an odd number of pages after a 2 MiB boundary, like the
- * buffers of `libcopy bench`, so that nobody is better off by alignment.
+ * Makes the buffer at least that long. It starts an odd number of pages after a 2 MiB boundary,
+ * like the buffers of `libcopy bench`, so that nobody is better off by alignment.
  */
 static void reserve(struct buffer *b, size_t length, size_t which)
 {

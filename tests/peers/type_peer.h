@@ -13,8 +13,8 @@
  *   buffers SPAN ORIGIN SIZE COUNT ok: memory for COUNT elements of the type and for SIZE packed
  *                                  bytes; displacements count from byte ORIGIN of SPAN
  *   hash OP ROUND                  hash HEX: of all bytes after packing or unpacking a pattern
- *   external OP ROUND              hash HEX: the same in external32, of a type that has as many bytes
- *                                  there
+ *   external OP ROUND              hash HEX: the same in external32, of a type that has as many
+ *                                  bytes there
  *   time OP COUNT BATCH WARM CALLS times NS...: each of BATCH calls, averaged
  *                                  OP may also be memcpy (to the packed bytes) and memcpy-back
  *   quit

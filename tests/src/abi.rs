@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Reads `kmod/uapi.rs`: what documents and headers of the ABI are made from. Used by `abi-doc` and, for the
-//! kernel's tree, by xtask.
+//! Reads `kmod/uapi.rs`: what documents and headers of the ABI are made from. Used by `abi-doc`
+//! and, for the kernel's tree, by xtask.
 
 /// What stands in the source, in its order.
 pub enum Item {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The documents of the repository: every relative link and anchor resolves, README is short, and measured figures
-//! stand in `docs/performance` and CHANGELOG.md only.
+//! The documents of the repository: every relative link and anchor resolves, README is short, and
+//! measured figures stand in `docs/performance` and CHANGELOG.md only.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,8 @@ use std::process::Command;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Paths, relative to the repository, of all files that git tracks or would track and whose name ends with `suffix`.
+/// Paths, relative to the repository, of all files that git tracks or would track and whose name
+/// ends with `suffix`.
 fn files(suffix: &str) -> Vec<PathBuf> {
     let output = Command::new("git")
         .args(["ls-files", "-co", "--exclude-standard"])
@@ -243,8 +244,8 @@ const COMPARISONS: [&str; 7] = [
     "geometric mean",
 ];
 
-/// What looks like a figure and is none: a limit, a time-out, an interval or an option of the program, with the
-/// page and the words around it.
+/// What looks like a figure and is none: a limit, a time-out, an interval or an option of the
+/// program, with the page and the words around it.
 const NO_FIGURES: [(&str, &str); 14] = [
     // Time-outs and intervals of the bootstrap.
     ("docs/design/bootstrap.md", "500 ms after another one left"),

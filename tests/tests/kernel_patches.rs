@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `scripts/kernel-patches` against a tree that has nothing of the kernel but the files which the series changes: each
-//! patch applies to what the ones before it left, and all of them together are `kmod/`. `scripts/lint` has the
-//! kernel's own checks, where there is a kernel.
+//! `scripts/kernel-patches` against a tree that has nothing of the kernel but the files which the
+//! series changes: each patch applies to what the ones before it left, and all of them together are
+//! `kmod/`. `scripts/lint` has the kernel's own checks, where there is a kernel.
 
 use libcopy_tests::abi::{self, Item};
 use std::collections::BTreeMap;
@@ -49,7 +49,8 @@ const KERNEL: [(&str, &str); 7] = [
     ),
 ];
 
-/// Files of `kmod/` that the kernel's tree has none of, or another one, see docs/design/upstreaming.md.
+/// Files of `kmod/` that the kernel's tree has none of, or another one, see
+/// docs/design/upstreaming.md.
 const OTHERS: [&str; 6] = [
     "Cargo.toml",
     "Kbuild",

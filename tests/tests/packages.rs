@@ -14,7 +14,8 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 /// What cargo adds to a package.
 const ADDED: [&str; 3] = [".cargo_vcs_info.json", "Cargo.lock", "Cargo.toml.orig"];
 
-/// The crate whose dependencies take minutes to compile. It is checked as well if `LIBCOPY_TEST_PACKAGES` is `all`.
+/// The crate whose dependencies take minutes to compile. It is checked as well if
+/// `LIBCOPY_TEST_PACKAGES` is `all`.
 const LARGE: &str = "libcopy-cli";
 
 fn cargo(directory: &Path) -> Command {
@@ -73,7 +74,8 @@ fn packages() -> Vec<Package> {
     packages.collect()
 }
 
-/// The literal of each `include_str!("..")`, `include_bytes!("..")`, `include!("..")` in a source, outside of its unit tests.
+/// The literal of each `include_str!("..")`, `include_bytes!("..")`, `include!("..")` in a source,
+/// outside of its unit tests.
 fn included(source: &str) -> Vec<&str> {
     let tests = source.find("\n#[cfg(test)]").unwrap_or(source.len());
     let source = &source[..tests];
@@ -119,7 +121,8 @@ fn included_files_are_packed() {
     assert!(seen > 0, "nothing includes a file any more");
 }
 
-/// The dependencies on sister crates lead to the directories beside this one; those of tests are left out.
+/// The dependencies on sister crates lead to the directories beside this one; those of tests are
+/// left out.
 fn flattened(mut manifest: Table) -> Table {
     manifest.remove("dev-dependencies");
     if let Some(Value::Table(dependencies)) = manifest.get_mut("dependencies") {
@@ -132,8 +135,8 @@ fn flattened(mut manifest: Table) -> Table {
     manifest
 }
 
-/// Each crate's packed files in a directory of its own, beside the others in an empty one: what a package takes from
-/// elsewhere in the repository is not there.
+/// Each crate's packed files in a directory of its own, beside the others in an empty one: what a
+/// package takes from elsewhere in the repository is not there.
 #[test]
 fn packed_files_compile_alone() {
     let apart = Path::new(env!("CARGO_TARGET_TMPDIR")).join("packages");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// Completions. A WRITE to indirect keys is several WRITEs of rdma_rxe and completes once; mapping and invalidating a key
-// is no request of rdma_rxe at all. So ibv_poll_cq goes through here. Completion events are rdma_rxe's own: a request that
-// maps or invalidates announces none.
+// Completions. A WRITE to indirect keys is several WRITEs of rdma_rxe and completes once; mapping
+// and invalidating a key is no request of rdma_rxe at all. So ibv_poll_cq goes through here.
+// Completion events are rdma_rxe's own: a request that maps or invalidates announces none.
 
 #include <errno.h>
 #include <pthread.h>
@@ -58,8 +58,9 @@ static void free_pair(struct double_qp *qp) {
     records--;
 }
 
-// ibv_destroy_qp(3) does not come here. A queue pair with the address of this one, or with its completion queue, which
-// each has for itself, was destroyed: its record goes, with the completions that nobody has polled.
+// ibv_destroy_qp(3) does not come here. A queue pair with the address of this one, or with its
+// completion queue, which each has for itself, was destroyed: its record goes, with the completions
+// that nobody has polled.
 void add_pair(struct double_qp *qp) {
     qp->last = &qp->first;
     pthread_mutex_lock(&lock);
@@ -123,7 +124,8 @@ void complete(struct double_qp *qp, const struct op *op, enum ibv_wc_status stat
     struct completion *one = calloc(1, sizeof *one);
     if (!one)
         abort();
-    // Of a request that is not signalled, only the mapping has to be finished: at once, as nobody waits for it.
+    // Of a request that is not signalled, only the mapping has to be finished: at once, as nobody
+    // waits for it.
     bool is_seen = op->flags & IBV_SEND_SIGNALED || status != IBV_WC_SUCCESS;
     one->wr_id = op->wr_id;
     one->status = status;
@@ -175,8 +177,8 @@ static bool take(struct ibv_cq *cq, struct ibv_wc *wc) {
     return false;
 }
 
-// Whether a completion of the device is one to report: of a WRITE in pieces, the first error or else the last piece.
-// With the lock.
+// Whether a completion of the device is one to report: of a WRITE in pieces, the first error or
+// else the last piece. With the lock.
 static bool translate(struct ibv_wc *wc) {
     if ((wc->wr_id & TAG_MASK) != TAG)
         return true;

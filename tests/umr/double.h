@@ -78,7 +78,8 @@ struct double_qp {
     struct op ops[MAX_OPS];
 };
 
-// A WRITE whose pieces are under way: the wr_id of each is TAG | address of this | 1 unless it is the last.
+// A WRITE whose pieces are under way: the wr_id of each is TAG | address of this | 1 unless it is
+// the last.
 struct request {
     struct double_qp *qp;
     struct request *next, **before;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// Fault injection. LIBCOPY_UMR_FAULTS has functions and which of their calls fail: "create_mkey:3" the third,
-// "wr_mr_list:2-" all from the second on; several are separated by commas. Functions: create_mkey, wr_mr_list,
-// wr_mr_interleaved, wr_local_inv, wr_rdma_write.
+// Fault injection. LIBCOPY_UMR_FAULTS has functions and which of their calls fail: "create_mkey:3"
+// the third, "wr_mr_list:2-" all from the second on; several are separated by commas. Functions:
+// create_mkey, wr_mr_list, wr_mr_interleaved, wr_local_inv, wr_rdma_write.
 
 #include <pthread.h>
 #include <stdio.h>

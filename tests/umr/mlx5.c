@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// A double of libmlx5.so.1 for devices of rdma_rxe: the functions of <infiniband/mlx5dv.h> that libcopy/rdma calls, with
-// indirect memory keys in software. What a program does with a ConnectX can so be tested without one: its requests,
-// keys and completions, not their time.
+// A double of libmlx5.so.1 for devices of rdma_rxe: the functions of <infiniband/mlx5dv.h> that
+// libcopy/rdma calls, with indirect memory keys in software. What a program does with a ConnectX
+// can so be tested without one: its requests, keys and completions, not their time.
 
 #include <errno.h>
 #include <stdlib.h>

@@ -12,7 +12,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-// flock(2) excludes other processes, the mutex other threads of this one. A process that is killed loses its lock.
+// flock(2) excludes other processes, the mutex other threads of this one. A process that is killed
+// loses its lock.
 static pthread_mutex_t threads = PTHREAD_MUTEX_INITIALIZER;
 static struct table *shared;
 static int file = -1;
@@ -79,7 +80,8 @@ uint32_t table_create(struct table *table, uint64_t pd, uint16_t max_entries) {
         if (table->keys[index].state == UNUSED)
             return take(table, index, pd, max_entries);
     }
-    // A process that ended without destroying its keys: of a card's keys the kernel would have done that.
+    // A process that ended without destroying its keys: of a card's keys the kernel would have done
+    // that.
     for (uint32_t index = 0; index < MAX_KEYS; index++)
         if (kill(table->keys[index].pid, 0) && errno == ESRCH)
             return take(table, index, pd, max_entries);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// Indirect memory keys and queue pairs of all processes that use the double of libmlx5, in shared memory: the sender's
-// double has to know which pieces the receiver's key points to.
+// Indirect memory keys and queue pairs of all processes that use the double of libmlx5, in shared
+// memory: the sender's double has to know which pieces the receiver's key points to.
 
 #ifndef LIBCOPY_UMR_TABLE_H
 #define LIBCOPY_UMR_TABLE_H
@@ -31,8 +31,8 @@ struct key {
     uint64_t pd;
     uint32_t access;
     uint16_t max_entries;
-    // The queue pair whose request maps the key and has not completed; 0 if it has. Until then only that queue pair
-    // sees the mapping.
+    // The queue pair whose request maps the key and has not completed; 0 if it has. Until then only
+    // that queue pair sees the mapping.
     uint64_t pending;
     uint32_t count;
     struct piece pieces[MAX_PIECES];
@@ -53,7 +53,8 @@ struct table {
     uint32_t next_pair;
 };
 
-// Maps the table at the first call, and locks it against all threads and processes. NULL if there is no shared memory.
+// Maps the table at the first call, and locks it against all threads and processes. NULL if there
+// is no shared memory.
 struct table *table_lock(void);
 void table_unlock(void);
 
@@ -69,8 +70,8 @@ uint32_t table_create(struct table *table, uint64_t pd, uint16_t max_entries);
 // Notes a queue pair of this process. With the lock.
 void table_add_pair(struct table *table, const struct pair *pair);
 
-// The protection domain of the queue pair with this number at a device with this address; 0 if nobody knows it. With
-// the lock.
+// The protection domain of the queue pair with this number at a device with this address; 0 if
+// nobody knows it. With the lock.
 uint64_t table_pair_pd(const struct table *table, uint32_t qp_num, const uint8_t *gid);
 
 #endif

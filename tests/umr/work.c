@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// Work requests of extended queue pairs (ibv_wr_post(3), mlx5dv_wr_post(3)), with the rules of the card:
+// Work requests of extended queue pairs (ibv_wr_post(3), mlx5dv_wr_post(3)), with the rules of the
+// card:
 //
-// - a key has at most max_entries pieces, and a list in a request at most what max_inline_data has room for: ENOMEM from
-//   wr_complete;
-// - a key is mapped only while it is not: LOCAL_INV comes before another mapping; its protection domain is that of the
-//   queue pair: IBV_WC_MW_BIND_ERR;
+// - a key has at most max_entries pieces, and a list in a request at most what max_inline_data has
+//   room for: ENOMEM from wr_complete;
+// - a key is mapped only while it is not: LOCAL_INV comes before another mapping; its protection
+//   domain is that of the queue pair: IBV_WC_MW_BIND_ERR;
 // - byte counts and strides of the interleaved form have 16 bits, what is above is cut off;
 // - keys are zero-based: addresses in a WRITE count from the first byte of the first piece;
 // - another queue pair, and peers, see a mapping when its request has completed;
-// - a peer needs IBV_ACCESS_REMOTE_WRITE and the protection domain of the queue pair that it writes to.
+// - a peer needs IBV_ACCESS_REMOTE_WRITE and the protection domain of the queue pair that it writes
+//   to.
 //
-// A WRITE is cut where a piece of either key ends, and each part is a WRITE of rdma_rxe. It checks the regions below: a
-// region that is gone, or not registered for peers to write into, is refused by the kernel. rdma_rxe gives a region
-// that peers may write into one number as lkey and rkey, so the lkeys of a list are rkeys for the peer.
+// A WRITE is cut where a piece of either key ends, and each part is a WRITE of rdma_rxe. It checks
+// the regions below: a region that is gone, or not registered for peers to write into, is refused
+// by the kernel. rdma_rxe gives a region that peers may write into one number as lkey and rkey, so
+// the lkeys of a list are rkeys for the peer.
 
 #include <errno.h>
 #include <sched.h>
@@ -141,7 +144,8 @@ static uint64_t total(const struct piece *pieces, uint32_t count) {
     return sum;
 }
 
-// Appends the bytes start..start + len of a key to a list of at most MAX_PIECES; false if it has fewer bytes.
+// Appends the bytes start..start + len of a key to a list of at most MAX_PIECES; false if it has
+// fewer bytes.
 static bool append(struct piece *list, uint32_t *count, const struct key *key, uint64_t start, uint64_t len) {
     for (uint32_t index = 0; index < key->count && len; index++) {
         struct piece piece = key->pieces[index];
@@ -205,7 +209,8 @@ static bool remote_pieces(struct double_qp *qp, const struct op *op, uint64_t le
     return is_right;
 }
 
-// Posts a WRITE of rdma_rxe, and waits if the queue is full: the device makes room without anybody polling.
+// Posts a WRITE of rdma_rxe, and waits if the queue is full: the device makes room without anybody
+// polling.
 static void post(struct double_qp *qp, struct request *request, struct ibv_sge *list, int count, struct piece to,
                  unsigned flags, bool is_last) {
     struct ibv_send_wr wr = {
@@ -221,7 +226,8 @@ static void post(struct double_qp *qp, struct request *request, struct ibv_sge *
         sched_yield();
 }
 
-// A WRITE that the peer's card refuses: one byte to a key that rdma_rxe does not have, which its responder refuses.
+// A WRITE that the peer's card refuses: one byte to a key that rdma_rxe does not have, which its
+// responder refuses.
 static void post_refused(struct double_qp *qp, const struct op *op, const struct piece *from) {
     struct ibv_sge sge = {.addr = from->addr, .length = 1, .lkey = from->key};
     post(qp, new_request(qp, op), &sge, 1, (struct piece){0, 1, 0xeffffff0u}, op->flags, true);

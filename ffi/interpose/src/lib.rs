@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The C library's functions that hand memory to the kernel, wrapped: a guard holds a thread that touches
-//! its memory, but a system call fails with `EFAULT` instead. So what is pending on the memory is
-//! settled first, which costs one look at a counter where nothing is pending.
+//! The C library's functions that hand memory to the kernel, wrapped: a guard holds a thread that
+//! touches its memory, but a system call fails with `EFAULT` instead. So what is pending on the
+//! memory is settled first, which costs one look at a counter where nothing is pending.
 //!
-//! A program that is linked with libcopy.so, or has it or libcopy_mpi.so preloaded, calls these instead
-//! of the C library's. If bytes were lost because a peer died, they fail with `EOWNERDEAD`.
+//! A program that is linked with libcopy.so, or has it or libcopy_mpi.so preloaded, calls these
+//! instead of the C library's. If bytes were lost because a peer died, they fail with `EOWNERDEAD`.
 //!
-//! What the C library does on its own behalf does not come here; therefore `fread`, `fwrite` and `free`,
-//! which unmaps large blocks, are wrapped too.
+//! What the C library does on its own behalf does not come here; therefore `fread`, `fwrite` and
+//! `free`, which unmaps large blocks, are wrapped too.
 
 use libc::{FILE, iovec, mmsghdr, msghdr, off_t, sockaddr, socklen_t, ssize_t};
 use libcopy::offload;
@@ -103,8 +103,8 @@ static USABLE_SIZE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 /// That `free`.
 static FREE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// Finds both when the library is loaded. Not in `free`: dlsym(3) frees the text of an error before it
-/// forgets it, and would free it again if it were called from there.
+/// Finds both when the library is loaded. Not in `free`: dlsym(3) frees the text of an error before
+/// it forgets it, and would free it again if it were called from there.
 extern "C" fn find_allocator() {
     // SAFETY: the names are strings.
     let (asked, freeing) = unsafe {
@@ -119,14 +119,16 @@ extern "C" fn find_allocator() {
     }
 }
 
-/// Whether two addresses are in the same loaded file. dladdr(3) would say so as well, but looks at each symbol of the file.
+/// Whether two addresses are in the same loaded file. dladdr(3) would say so as well, but looks at
+/// each symbol of the file.
 fn are_in_one_file(mut addresses: [u64; 2]) -> bool {
     unsafe extern "C" fn visit(
         info: *mut libc::dl_phdr_info,
         _size: libc::size_t,
         addresses: *mut c_void,
     ) -> c_int {
-        // SAFETY: the loader describes a file that is loaded as long as this runs; the addresses are ours.
+        // SAFETY: the loader describes a file that is loaded as long as this runs; the addresses
+        // are ours.
         unsafe {
             let (info, addresses) = (&*info, &*addresses.cast::<[u64; 2]>());
             let headers = std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
@@ -241,7 +243,8 @@ macro_rules! wrap {
             pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
                 static NEXT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
                 type Function = unsafe extern "C" fn($($type),*) -> $result;
-                /// The same where something may be pending, or the function has not been looked for.
+                /// The same where something may be pending, or the function has not been looked
+                /// for.
                 #[cold]
                 #[inline(never)]
                 unsafe extern "C" fn pending($($argument: $type),*) -> $result {

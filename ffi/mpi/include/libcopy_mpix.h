@@ -13,9 +13,9 @@
 extern "C" {
 #endif
 
-/* MPI_Type_commit by all processes of `comm` together ("FALCON-X", section 6.2): all get to know each
- * other's layout of the type, so that no message of it has to send one, not even the first. The
- * layouts may differ. Returns what MPI_Type_commit returns. */
+/* MPI_Type_commit by all processes of `comm` together ("FALCON-X", section 6.2): all get to know
+ * each other's layout of the type, so that no message of it has to send one, not even the first.
+ * The layouts may differ. Returns what MPI_Type_commit returns. */
 __attribute__((weak)) int MPIX_Type_commit_comm(MPI_Datatype *datatype, MPI_Comm comm);
 
 /* MPI_Type_free by all processes of `comm` together. */

@@ -3,36 +3,38 @@
 //! `libcopy_mpi.so`: with `LD_PRELOAD`, an MPI program that was never compiled for it has the
 //! collectives inside a machine done by libcopy.
 //!
-//! Intercepted are broadcasts, gathers, scatters, allgathers, alltoalls (with their `v` and `w` forms),
-//! alltoalls between neighbours and reductions with predefined operations, on intracommunicators whose ranks are all on one
-//! machine, from the size on from which libcopy is faster (`against_mpi`).
-//! Everything else is forwarded unchanged: to the next library that has the function's `MPI` name, which is
-//! the MPI library or a tool between the two. Features whose functions a tool wraps, in front of us or
-//! behind, are off ([`library::tools`]). What decides is the same on all ranks: the number of bytes, which MPI demands
-//! to agree or which the ranks agree on now and then, and the communicator. Datatypes that are not
-//! dense are packed and unpacked by the MPI library there. `MPI_Pack` and `MPI_Unpack` are intercepted where
-//! libcopy's datatype engine is faster ([`packing`]), their relatives for external32 too ([`packing::external32`]).
+//! Intercepted are broadcasts, gathers, scatters, allgathers, alltoalls (with their `v` and `w`
+//! forms), alltoalls between neighbours and reductions with predefined operations, on
+//! intracommunicators whose ranks are all on one machine, from the size on from which libcopy is
+//! faster (`against_mpi`). Everything else is forwarded unchanged: to the next library that has the
+//! function's `MPI` name, which is the MPI library or a tool between the two. Features whose
+//! functions a tool wraps, in front of us or behind, are off ([`library::tools`]). What decides is
+//! the same on all ranks: the number of bytes, which MPI demands to agree or which the ranks agree
+//! on now and then, and the communicator. Datatypes that are not dense are packed and unpacked by
+//! the MPI library there. `MPI_Pack` and `MPI_Unpack` are intercepted where libcopy's datatype
+//! engine is faster ([`packing`]), their relatives for external32 too ([`packing::external32`]).
 //!
-//! Nonblocking collectives on communicators whose ranks have met in a blocking one are intercepted as well
-//! ([`collectives::nonblocking`]), and so is what persistent requests start ([`exports::persistent`]); `LIBCOPY_MPI_NONBLOCKING=0` forwards both.
+//! Nonblocking collectives on communicators whose ranks have met in a blocking one are intercepted
+//! as well ([`collectives::nonblocking`]), and so is what persistent requests start
+//! ([`exports::persistent`]); `LIBCOPY_MPI_NONBLOCKING=0` forwards both.
 //!
-//! With `LIBCOPY_ASYNC` blocking collectives return while a copy engine still moves their bytes, where there
-//! is one ([`library::async_guard`]).
+//! With `LIBCOPY_ASYNC` blocking collectives return while a copy engine still moves their bytes,
+//! where there is one ([`library::async_guard`]).
 //!
-//! Messages between two processes of a machine are intercepted as well, those of derived datatypes and long ones
-//! ([`messages`]); `LIBCOPY_MPI_MESSAGES=0` forwards them. Short ones of derived datatypes are packed here and
-//! sent as bytes (`LIBCOPY_MPI_PACKED=0`: as they are).
+//! Messages between two processes of a machine are intercepted as well, those of derived datatypes
+//! and long ones ([`messages`]); `LIBCOPY_MPI_MESSAGES=0` forwards them. Short ones of derived
+//! datatypes are packed here and sent as bytes (`LIBCOPY_MPI_PACKED=0`: as they are).
 //!
-//! Blocking collectives, messages and packing that cost more than forwarded are forwarded after a trial ([`collectives::governor`]);
-//! `LIBCOPY_GOVERNOR=0` leaves it to the thresholds.
+//! Blocking collectives, messages and packing that cost more than forwarded are forwarded after a
+//! trial ([`collectives::governor`]); `LIBCOPY_GOVERNOR=0` leaves it to the thresholds.
 //!
 //! `LIBCOPY_DISABLE=1` forwards everything; `LIBCOPY_STATS=1` prints at `MPI_Finalize` what was
-//! intercepted, and what was forwarded why; with a file's name in place of 1 every rank adds a line to that
-//! file, which `libcopy mpi report` reads. `LIBCOPY_MPI_MIN=BYTES`, the same for all ranks, intercepts everything
-//! from this size on, faster or not.
+//! intercepted, and what was forwarded why; with a file's name in place of 1 every rank adds a line
+//! to that file, which `libcopy mpi report` reads. `LIBCOPY_MPI_MIN=BYTES`, the same for all ranks,
+//! intercepts everything from this size on, faster or not.
 //!
-//! All that concerns several ranks is done only if all of them have this library, which they find out in
-//! `MPI_Init` ([`bootstrap`]).
+//! All that concerns several ranks is done only if all of them have this library, which they find
+//! out in `MPI_Init` ([`bootstrap`]).
 
 mod bootstrap;
 mod collectives;
@@ -178,7 +180,8 @@ fn end() {
     });
 }
 
-/// Says what lower layers call back: run when the library is loaded, as a tool may wrap whatever comes first.
+/// Says what lower layers call back: run when the library is loaded, as a tool may wrap whatever
+/// comes first.
 extern "C" fn register() {
     world_model::register(begin_end, end);
     progress::register(messages::progress_all);

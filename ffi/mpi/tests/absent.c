@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Functions that not every library has, found at run time, as programs in other languages do. Prints
- * the same in whichever library they are. Two ranks.
+/* Functions that not every library has, found at run time, as programs in other languages do.
+ * Prints the same in whichever library they are. Two ranks.
  *
  * usage: absent            calls them
- *        absent looks      only those that look at requests: MPICH 4.0 has the others, but gives its
- *                          program's types back too often and says nothing in the status
+ *        absent looks      only those that look at requests: MPICH 4.0 has the others, but
+ *                          gives its program's types back too often and says nothing in the
+ *                          status
  *        absent MPI_...    prints those of the names that the MPI library has not
  */
 #include <dlfcn.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* MPI_Alltoallw of each rank with itself: matrices that are transposed, parts of arrays, and lengths that differ.
- * Prints how many were wrong, and the class of the error. */
+/* MPI_Alltoallw of each rank with itself: matrices that are transposed, parts of arrays, and
+ * lengths that differ. Prints how many were wrong, and the class of the error. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

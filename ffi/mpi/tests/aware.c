@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Makes an MPI library take device memory, for tests: preloaded behind libcopy_mpi.so, it stands in front of PMPI_ functions.
- * Calls that wait get the device memory opened; others get copies in host memory, which are copied back when the request is
- * complete. The CUDA driver is the stand-in that FAKECUDA names.
+/* Makes an MPI library take device memory, for tests: preloaded behind libcopy_mpi.so, it stands in
+ * front of PMPI_ functions. Calls that wait get the device memory opened; others get copies in host
+ * memory, which are copied back when the request is complete. The CUDA driver is the stand-in that
+ * FAKECUDA names.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -69,8 +70,8 @@ static void copy(void *to, const void *from, size_t bytes)
 	}
 }
 
-/* The rights of the allocations that two addresses are in. The driver takes them away at the end of each call of its own,
- * so it is asked first. */
+/* The rights of the allocations that two addresses are in. The driver takes them away at the end of
+ * each call of its own, so it is asked first. */
 static void rights(const void *first, const void *second, int rights)
 {
 	const void *both[2] = { first, second };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Ranks that have the library, and ranks that have not, in one job: nobody hangs, every byte is right, and what
-//! is intercepted where all have it is intercepted.
+//! Ranks that have the library, and ranks that have not, in one job: nobody hangs, every byte is
+//! right, and what is intercepted where all have it is intercepted.
 
 // Other tests use other parts of it.
 #[allow(dead_code)]
@@ -97,8 +97,8 @@ fn preload(behind: &Mpi) -> String {
     format!("LD_PRELOAD={library}:{behind}")
 }
 
-/// Tests the program with both MPI libraries: what `test` is given are the MPI library's name, the program, and
-/// what a rank's environment has to have.
+/// Tests the program with both MPI libraries: what `test` is given are the MPI library's name, the
+/// program, and what a rank's environment has to have.
 fn for_both(test: impl Fn(&str, &Mpi, &[&str])) {
     let _turn = turn();
     let ours = with_library();
@@ -217,8 +217,9 @@ fn a_rank_that_is_killed_in_mpi_init_leaves_nothing() {
     });
 }
 
-/// In `MPI_Init` the ranks agree past the MPI library. Where ranks outnumber processors and poll, whatever
-/// makes them wait for each other costs turns: collectives of our own took longer than all the rest once.
+/// In `MPI_Init` the ranks agree past the MPI library. Where ranks outnumber processors and poll,
+/// whatever makes them wait for each other costs turns: collectives of our own took longer than all
+/// the rest once.
 #[test]
 fn mpi_init_has_no_collectives_of_ours() {
     let _turn = turn();

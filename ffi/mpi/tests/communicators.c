@@ -123,7 +123,8 @@ static void many(int most_descriptors, int most_kib)
 	free(bytes);
 }
 
-// Communicators of the same processes have one team for each order, once they have moved enough for it.
+// Communicators of the same processes have one team for each order, once they have moved enough for
+// it.
 static void make_teams(unsigned char *bytes)
 {
 	for (int order = 0; order < 2; order++) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* What programs with several requests share: datatypes of doubles, requests completed by all functions, and a line with the
- * checksums of all ranks' buffers.
+/* What programs with several requests share: datatypes of doubles, requests completed by all
+ * functions, and a line with the checksums of all ranks' buffers.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -15,8 +15,8 @@ enum { MOST_REQUESTS = 16, MOST_RANKS = 64 };
 /* The shapes of `doubles_of`. */
 enum shape { DENSE, GAPS, BLOCKS, SPACED };
 
-/* A datatype of some doubles in `*count` elements: dense, each with a gap behind it, or in one block with a gap behind it.
- * SPACED is like GAPS, with a gap behind the last one too.
+/* A datatype of some doubles in `*count` elements: dense, each with a gap behind it, or in one
+ * block with a gap behind it. SPACED is like GAPS, with a gap behind the last one too.
  */
 static MPI_Datatype doubles_of(int doubles, enum shape shape, int *count)
 {
@@ -43,7 +43,8 @@ static MPI_Datatype doubles_of(int doubles, enum shape shape, int *count)
 	return type;
 }
 
-/* Completes `active` active requests of `count`, the others being inactive, in one of eight ways. */
+/* Completes `active` active requests of `count`, the others being inactive, in one of eight
+ * ways. */
 static void complete(int count, MPI_Request *requests, int active, int way)
 {
 	int done = 0, flag, index, n, indices[MOST_REQUESTS];
@@ -101,7 +102,8 @@ static void complete(int count, MPI_Request *requests, int active, int way)
 	}
 }
 
-/* The three communicators that both programs use: all ranks, a part of them, all in the reverse order. */
+/* The three communicators that both programs use: all ranks, a part of them, all in the reverse
+ * order. */
 static void communicators(MPI_Comm *comms, int color)
 {
 	int rank;

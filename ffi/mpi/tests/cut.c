@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Receives that are shorter than the messages that they match, of every length up to 400 bytes and of some above: each way
- * to receive and each way to complete, posted before the message comes and after it was probed for. Prints what the
- * functions said and what is in the buffer, which has to be what the MPI library says and delivers on its own. Two ranks.
+/* Receives that are shorter than the messages that they match, of every length up to 400 bytes and
+ * of some above: each way to receive and each way to complete, posted before the message comes and
+ * after it was probed for. Prints what the functions said and what is in the buffer, which has to
+ * be what the MPI library says and delivers on its own. Two ranks.
  *
  * usage: cut [lengths between two that are tried] [first length]
  */

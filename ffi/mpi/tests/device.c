@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Messages and packing with buffers in host, pinned, managed and device memory, each byte compared with what the MPI
- * library does with host memory. The CUDA driver is the library that FAKECUDA names: a processor that touches device memory
- * dies there.
+/* Messages and packing with buffers in host, pinned, managed and device memory, each byte compared
+ * with what the MPI library does with host memory. The CUDA driver is the library that FAKECUDA
+ * names: a processor that touches device memory dies there.
  *
- * usage: device CASES [SEED [messages]]      CASES: random messages between the first two ranks, and packing before them
+ * usage: device CASES [SEED [messages]]
+ *
+ * CASES: random messages between the first two ranks, and packing before them
  */
 #include "device.h"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Memory of a GPU for test programs, by a CUDA driver that is loaded when the program is running. */
+/* Memory of a GPU for test programs, by a CUDA driver that is loaded when the program is
+ * running. */
 #include <dlfcn.h>
 #include <mpi.h>
 #include <stdio.h>

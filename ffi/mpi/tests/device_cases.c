@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* What programs do with buffers in device memory besides sending and receiving them in turn: messages that are too long,
- * receives that are cancelled, requests that are freed, wildcards, memory that is freed and allocated again at the same
- * address, child processes, threads, a peer that is killed. See device.c for the driver. Each rank prints a line for each case
- * that was right.
+/* What programs do with buffers in device memory besides sending and receiving them in turn:
+ * messages that are too long, receives that are cancelled, requests that are freed, wildcards,
+ * memory that is freed and allocated again at the same address, child processes, threads, a peer
+ * that is killed. See device.c for the driver. Each rank prints a line for each case that was
+ * right.
  *
  * usage: device_cases CASE...
  */
@@ -36,8 +37,8 @@ static struct memory filled(int space, unsigned seed, int count)
 	return memory;
 }
 
-/* What is wrong in memory that had the content `before` and received the first `count` pieces of the content `sent`: how many
- * bytes of pieces, and of the gaps between them and of what is behind.
+/* What is wrong in memory that had the content `before` and received the first `count` pieces of
+ * the content `sent`: how many bytes of pieces, and of the gaps between them and of what is behind.
  */
 struct wrong {
 	size_t data, rest;
@@ -141,7 +142,8 @@ static void truncated(void)
 			class = too_few(way, to.at, count / 2, tag);
 			CHECK(expected == MPI_ERR_TRUNCATE && class == expected, "way %d, %d pieces: class %d, not %d", way,
 			      count, class, expected);
-			/* What arrives of such a message is the library's choice, but nothing arrives elsewhere. */
+			/* What arrives of such a message is the library's choice, but nothing
+			 * arrives elsewhere. */
 			struct wrong wrong = compare(&to, 7, seed, count / 2);
 			CHECK(!wrong.rest, "way %d, %d pieces: %zu bytes written outside", way, count, wrong.rest);
 			memory_free(&to);
@@ -237,7 +239,8 @@ static void freed(void)
 		if (rank == us) {
 			if (is_persistent)
 				MPI_Start(&request);
-			/* Nobody has sent or received yet: this must not wait for the other rank. */
+			/* Nobody has sent or received yet: this must not wait for the other
+			 * rank. */
 			MPI_Request_free(&request);
 			CHECK(request == MPI_REQUEST_NULL, "a request that was freed");
 			MPI_Send(&token, 1, MPI_INT, other, 5, MPI_COMM_WORLD);
@@ -390,7 +393,8 @@ static void forked(void)
 enum { THREADS = 4, MESSAGES = 30 };
 static unsigned long context;
 
-/* A thread's memory is allocated, written and freed with the context current, but half of the threads call MPI without one. */
+/* A thread's memory is allocated, written and freed with the context current, but half of the
+ * threads call MPI without one. */
 static void current(int is_current)
 {
 	unsigned long popped;
@@ -480,7 +484,8 @@ static const struct test_case cases[] = {
 int main(int argc, char **argv)
 {
 	MPI_Datatype block;
-	/* Only there: libcopy forwards messages of some libraries where threads may call at once. */
+	/* Only there: libcopy forwards messages of some libraries where threads may call at
+	 * once. */
 	int has_threads = argc > 1 && !strcmp(argv[1], "threads");
 	MPI_Init_thread(&argc, &argv, has_threads ? MPI_THREAD_MULTIPLE : MPI_THREAD_SINGLE, &provided);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Collectives with buffers in host, pinned, managed and device memory, a space for each rank and buffer, each byte
- * compared with what the MPI library does with host memory. See device.c.
+/* Collectives with buffers in host, pinned, managed and device memory, a space for each rank and
+ * buffer, each byte compared with what the MPI library does with host memory. See device.c.
  *
  * usage: device_collectives ROUNDS [GROUP]      GROUP: which functions, see below
  */
@@ -30,7 +30,8 @@ static int times(int type) { return type == 0 ? 4 : 1; }
 /* Room for elements, some bytes apart from each other at most. */
 enum { EXTENT = 40 };
 
-/* A pair of buffers with the same content: one in host memory, which PMPI works on, and one in a random space. */
+/* A pair of buffers with the same content: one in host memory, which PMPI works on, and one in a
+ * random space. */
 struct pair {
 	char *host;
 	struct memory memory;
@@ -81,8 +82,8 @@ static void sum_of_elements(void *from, void *to, int *count, MPI_Datatype *type
 			((unsigned *)to)[10 * i + where[j]] += ((unsigned *)from)[10 * i + where[j]];
 }
 
-/* All functions: the name of the blocking one and of the nonblocking one, and the arguments of both, which the persistent one
- * has as well. */
+/* All functions: the name of the blocking one and of the nonblocking one, and the arguments of
+ * both, which the persistent one has as well. */
 #define FUNCTIONS(X)                                                                                                   \
 	X(Bcast, Ibcast, recv, r, R, root, comm)                                                                       \
 	X(Gather, Igather, ROOT_IN_PLACE, s, S, recv, r, R, root, comm)                                                \
@@ -154,7 +155,8 @@ static enum function choose(const struct group *group, enum form *form)
 	return 0;
 }
 
-/* Starts persistent requests for host memory and for ours three times, each time with other content. */
+/* Starts persistent requests for host memory and for ours three times, each time with other
+ * content. */
 static void starts(const char *name, int round, MPI_Request *request, int renews, struct pair *a, struct pair *b)
 {
 	for (int i = 0; i < 3; i++) {
@@ -179,7 +181,8 @@ static void starts(const char *name, int round, MPI_Request *request, int renews
 	MPI_Request_free(&request[1]);
 }
 
-/* Calls a function for both buffers: the library's own with host memory, the program's with the other. */
+/* Calls a function for both buffers: the library's own with host memory, the program's with the
+ * other. */
 #define CALL(name, nonblocking, ...)                                                                                   \
 	case name:                                                                                                     \
 		label = #name;                                                                                         \
@@ -210,14 +213,14 @@ static void one(int round, const struct group *group, MPI_Comm comm)
 	unsigned mixed = below(1 << 16);
 	int plain = below(4) == 0;
 #ifndef OPEN_MPI
-	/* Each start of MPICH 4.0's persistent collectives drops a reference to derived types, and requests of its
-	 * MPI_Scatter_init cannot be started again, with or without libcopy. */
+	/* Each start of MPICH 4.0's persistent collectives drops a reference to derived types, and
+	 * requests of its MPI_Scatter_init cannot be started again, with or without libcopy. */
 	plain |= form == PERSISTENT;
 	if (form == PERSISTENT && function == Scatter)
 		function = Bcast;
 #endif
-	/* Open MPI chooses algorithms by the size of the local type's elements: ranks that describe them by types of
-	 * different sizes hang in it, with or without libcopy. */
+	/* Open MPI chooses algorithms by the size of the local type's elements: ranks that describe
+	 * them by types of different sizes hang in it, with or without libcopy. */
 	int st = plain ? 0 : 1 + (mixed >> 2 * (rank % 4)) % 3, rt = plain ? 0 : 1 + (mixed >> (1 + 2 * (rank % 4))) % 3;
 	int s = each * times(st), r = each * times(rt);
 	size_t whole = (size_t)size * 2 * (each + 1) * EXTENT + 200;
@@ -273,7 +276,8 @@ static void one(int round, const struct group *group, MPI_Comm comm)
 		FUNCTIONS(CALL)
 	default: CHECK(0, "no function %d", function);
 	}
-	/* MPICH 4.0 moves a rank's own part when it makes these requests, and not when they are started. */
+	/* MPICH 4.0 moves a rank's own part when it makes these requests, and not when they are
+	 * started. */
 	if (form == PERSISTENT)
 		starts(label, round, request, NEEDS_TYPES || (function != Gather && function != Allgather), &a, &b);
 	pair_check(&a, label, round);

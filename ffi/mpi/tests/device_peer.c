@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Messages that the receiver copies out of the sender's device memory: between all kinds of layouts, by all functions, and
- * where that cannot be done. A sender writes over its memory and frees it as soon as it may. See device.c for the driver.
- * Each rank prints how many messages it has sent that their receivers can copy, and a line for each case that was right.
+/* Messages that the receiver copies out of the sender's device memory: between all kinds of
+ * layouts, by all functions, and where that cannot be done. A sender writes over its memory and
+ * frees it as soon as it may. See device.c for the driver. Each rank prints how many messages it
+ * has sent that their receivers can copy, and a line for each case that was right.
  *
  * usage: device_peer CASE...
  */
@@ -17,7 +18,8 @@ enum { TAG = 11, TOKEN = 12 };
 
 static int rank, size;
 
-/* Messages that this rank has sent and that were copied by their receivers, and those that had to be packed. */
+/* Messages that this rank has sent and that were copied by their receivers, and those that had to
+ * be packed. */
 static int copied, packed;
 
 /* ---- Types of doubles. ---- */
@@ -91,7 +93,8 @@ static void spoil(struct buffer *buffer)
 	memory_free(&buffer->memory);
 }
 
-/* Each byte of a buffer that has received doubles, which were sent as elements of `type` filled by `seed`, or none. */
+/* Each byte of a buffer that has received doubles, which were sent as elements of `type` filled by
+ * `seed`, or none. */
 static void check(struct buffer *buffer, int type, int doubles, unsigned seed, const char *what)
 {
 	int position = 0, bytes = 8 * doubles, packed_bytes = 0, room = bytes + 64;
@@ -369,8 +372,8 @@ static void together(void)
 	}
 }
 
-/* A call returns with one of two messages that are being copied. The sender of the other one waits for that, and the receiver for
- * what comes behind it.
+/* A call returns with one of two messages that are being copied. The sender of the other one waits
+ * for that, and the receiver for what comes behind it.
  */
 static void under_way(void)
 {
@@ -462,7 +465,8 @@ static void recycled(void)
 	CHECK(rank > 1 || again > rounds / 2, "memory was at the same address %d times", again);
 }
 
-/* ---- Receivers that have no device memory for the message, or are not allowed to open others'. ---- */
+/* ---- Receivers that have no device memory for the message, or are not allowed to open others'.
+ * ---- */
 
 static void one_way(int rounds, int space, const char *what)
 {
@@ -740,7 +744,8 @@ static void left_out(void)
 	}
 }
 
-/* ---- A receiver that is elsewhere: the sender does not wait for it, and still sends the right bytes. ---- */
+/* ---- A receiver that is elsewhere: the sender does not wait for it, and still sends the right
+ * bytes. ---- */
 
 static void late(void)
 {
@@ -844,7 +849,8 @@ static MPI_Request made(struct buffer *buffer, int is_synchronous)
 	return request;
 }
 
-/* The content changes between the starts, and so does the memory now and then, at the same address or with a new request. */
+/* The content changes between the starts, and so does the memory now and then, at the same address
+ * or with a new request. */
 static void persistent(void)
 {
 	enum { ROUNDS = 9 };
@@ -881,8 +887,8 @@ static void persistent(void)
 	CHECK(rank > 1 || again > 3 * TYPES / 2, "memory was at the same address %d times", again);
 }
 
-/* As programs exchange what is at the borders of their domains: all requests are started and completed together, some of them in
- * host memory.
+/* As programs exchange what is at the borders of their domains: all requests are started and
+ * completed together, some of them in host memory.
  */
 static void halo(void)
 {
@@ -929,8 +935,8 @@ static void halo(void)
 	}
 }
 
-/* A receiver that waits for what its sender does when it has waited for the message. Offered or not, a long message that is not
- * packed for it would keep both waiting.
+/* A receiver that waits for what its sender does when it has waited for the message. Offered or
+ * not, a long message that is not packed for it would keep both waiting.
  */
 static void persistent_late(void)
 {

@@ -176,7 +176,8 @@ int main(int argc, char **argv)
 		int doubles = 1 + next(limit / 8);
 		int derived = next(2), chosen = next(sizeof(reductions) / sizeof(reductions[0]));
 		int alike = next(4);
-		/* MPICH 4.0 follows MPI_IN_PLACE as an address where another root than 0 passes it. */
+		/* MPICH 4.0 follows MPI_IN_PLACE as an address where another root than 0 passes
+		 * it. */
 		if (op == 10 && root != 0)
 			in_place = 0;
 		if (which == 7 && round % 16 == 0) {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Blocking collectives on large buffers, each followed by a use of one of the buffers that no load or
- * store of this program makes: messages, persistent requests, windows, files, system calls, fork, free.
- * Which comes when is random, and the same on all ranks. Every rank prints a hash of all its buffers at
- * the end of each round, so two runs with the same arguments print the same.
+/* Blocking collectives on large buffers, each followed by a use of one of the buffers that no load
+ * or store of this program makes: messages, persistent requests, windows, files, system calls,
+ * fork, free. Which comes when is random, and the same on all ranks. Every rank prints a hash of
+ * all its buffers at the end of each round, so two runs with the same arguments print the same.
  *
  * usage: early BYTES ROUNDS SEED
  *
- * With -DPAST_US there is a call of a function in it that libcopy_mpi.so does not stand in front of.
+ * With -DPAST_US there is a call of a function in it that libcopy_mpi.so does not stand in front
+ * of.
  */
 #define _GNU_SOURCE
 #include <mpi.h>

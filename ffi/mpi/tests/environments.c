@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* A program in an environment that restricts it: what the kernel refuses on its behalf must cost it neither bytes
- * nor errors nor time. Every rank prints a line: what became of each case ("ok", "wrong", an error's class), and
- * the seconds of MPI_Init and of all cases. Three ranks; some environments are for root alone.
+/* A program in an environment that restricts it: what the kernel refuses on its behalf must cost it
+ * neither bytes nor errors nor time. Every rank prints a line: what became of each case ("ok",
+ * "wrong", an error's class), and the seconds of MPI_Init and of all cases. Three ranks; some
+ * environments are for root alone.
  *
  * usage: environments KIND all|odd [CASE]   the ranks that are restricted, and the case that is run
  *                                           alone
@@ -392,8 +393,8 @@ static const struct {
 
 enum { CASES = sizeof(cases) / sizeof(cases[0]) };
 
-/* Whether what is sent is as it was. Where MPICH 5.0.2 is refused a read, MPI_Ibcast writes into the
- * root's buffer: its bytes are made again, so that the next calls do not send others. */
+/* Whether what is sent is as it was. Where MPICH 5.0.2 is refused a read, MPI_Ibcast writes into
+ * the root's buffer: its bytes are made again, so that the next calls do not send others. */
 static int is_kept(void)
 {
 	int kept = 1;

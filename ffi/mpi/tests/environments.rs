@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Environments that restrict a program: whatever the kernel refuses on its behalf, it gets its bytes, no error that it would
-//! not have without libcopy, and not later. Prints a table; what is not possible on this machine is named there.
+//! Environments that restrict a program: whatever the kernel refuses on its behalf, it gets its
+//! bytes, no error that it would not have without libcopy, and not later. Prints a table; what is
+//! not possible on this machine is named there.
 //!
-//! With Open MPI; `LIBCOPY_TEST_ENVIRONMENTS` names others: `mpich`, or `all` for both. The first `mpicc` and `mpirun` of
-//! `PATH` may be other libraries.
+//! With Open MPI; `LIBCOPY_TEST_ENVIRONMENTS` names others: `mpich`, or `all` for both. The first
+//! `mpicc` and `mpirun` of `PATH` may be other libraries.
 
 // Other tests use other parts of it.
 #[allow(dead_code)]
@@ -23,7 +24,8 @@ const RANKS: usize = 3;
 const LIMIT: Duration = Duration::from_secs(60);
 /// After so long one case of it does, alone: some of MPICH's poll for ever then.
 const CASE: Duration = Duration::from_secs(30);
-/// So much longer than alone a program may take with libcopy: more shows that something waits, less may be the machine.
+/// So much longer than alone a program may take with libcopy: more shows that something waits, less
+/// may be the machine.
 const LONGER: f64 = 2.0;
 /// How often a program may be too late on a busy machine before something waits.
 const TRIES: usize = 3;

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* The error classes of calls with wrong arguments, and that a correct call works after each of them.
+/* The error classes of calls with wrong arguments, and that a correct call works after each of
+ * them.
  *
- * usage: erroneous FILE BYTES WRONG SKIPPED...    the wrong argument with this number, but not in these functions
+ * usage: erroneous FILE BYTES WRONG SKIPPED...
  *
- * Rank 0, which is the root, writes into FILE what its calls return. Every call has a communicator of its own,
- * since ranks that see nothing wrong may send what nobody receives.
+ * The wrong argument with the number WRONG, but not in the functions SKIPPED.
+ *
+ * Rank 0, which is the root, writes into FILE what its calls return. Every call has a communicator
+ * of its own, since ranks that see nothing wrong may send what nobody receives.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -280,8 +283,8 @@ int main(int argc, char **argv)
 			fprintf(file, "%s, %s: ", functions[function], names[wrong]);
 			fflush(file);
 		}
-		/* Where it is wrong at the root alone, the others wait for it for ever or send what nobody
-		   receives. */
+		/* Where it is wrong at the root alone, the others wait for it for ever or send what
+		 * nobody receives. */
 		int code = kind == 2 && rank != 0 ? MPI_SUCCESS : attempt(function, wrong, comm);
 		if (code != MPI_SUCCESS)
 			MPI_Error_class(code, &class);

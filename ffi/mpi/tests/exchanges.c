@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Two ranks send long messages to each other at the same time, with MPI_Sendrecv and with requests, after other work
- * that takes a random time. Prints how many messages were wrong.
+/* Two ranks send long messages to each other at the same time, with MPI_Sendrecv and with requests,
+ * after other work that takes a random time. Prints how many messages were wrong.
  *
- * usage: exchanges [late|unsafe]      late: rank 1 comes 10 ms after rank 0, to a receive that is not posted before
- *                                    unsafe: both send before they receive, which depends on buffering
+ * usage: exchanges [late|unsafe]
+ *
+ * late: rank 1 comes 10 ms after rank 0, to a receive that is not posted before
+ * unsafe: both send before they receive, which depends on buffering
  */
 #include <mpi.h>
 #include <stdio.h>

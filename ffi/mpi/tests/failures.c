@@ -2,10 +2,10 @@
 
 /* What must not hang.
  *
- * usage: failures FILE kill             rank 1 is killed in the middle of large collectives
- *        failures FILE counts WHICH     rank 1 has another length than the others; MPI says so
- *        failures FILE again WHICH      the same, and then correct calls, which work; rank 2 comes late
- *        failures FILE sides            the root of a nonblocking gather receives less than it sends
+ * usage: failures FILE kill          rank 1 is killed in the middle of large collectives
+ *        failures FILE counts WHICH  rank 1 has another length than the others; MPI says so
+ *        failures FILE again WHICH   the same, and then correct calls, which work; rank 2 is late
+ *        failures FILE sides         the root of a nonblocking gather receives less than it sends
  *
  * What ranks have to say goes into FILE: launchers may drop what was printed just before an abort.
  */

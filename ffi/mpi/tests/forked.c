@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* A forked child that goes on with what its parent has under way, and ends as programs end. Its parent and the other
- * rank do not notice. Two ranks. */
+/* A forked child that goes on with what its parent has under way, and ends as programs end. Its
+ * parent and the other rank do not notice. Two ranks. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,7 +65,8 @@ int main(int argc, char **argv)
 		for (int i = 0; i < LARGE; i++)
 			data[i] = i * 11 + 3;
 		MPI_Isend(data, LARGE, MPI_BYTE, 0, 5, MPI_COMM_WORLD, &request);
-		/* Nothing of the MPI library's is under way any more, which a child could take from its parent. */
+		/* Nothing of the MPI library's is under way any more, which a child could take from
+		 * its parent. */
 		MPI_Recv(&token, 1, MPI_INT, 0, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 		pid_t forked = fork();
 		if (forked == 0)

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Datatypes that are used a few times: once and freed, as often as earns them a layout, freed while a
- * receive is under way, with handles that come back as another type's, and by several threads. Prints
- * what arrived, gaps included. Two ranks.
+/* Datatypes that are used a few times: once and freed, as often as earns them a layout, freed while
+ * a receive is under way, with handles that come back as another type's, and by several threads.
+ * Prints what arrived, gaps included. Two ranks.
  *
  * usage: fresh [once|often|threads]
  *
- * once: every type is used by one call; often: few types by many (both print nothing). threads: several at
- * once, if the library lets them.
+ * once: every type is used by one call; often: few types by many (both print nothing). threads:
+ * several at once, if the library lets them.
  */
 #include "virtual_clock.h"
 
@@ -93,7 +93,8 @@ static int use(struct ends *ends, int way, MPI_Datatype *out, MPI_Datatype *in, 
 	case 2:
 		MPI_Irecv(ends->to, 1, *in, peer, way, comm, requests);
 		MPI_Isend(ends->from, 1, *out, peer, way, comm, requests + 1);
-		/* A type may go while it is used (MPI 4.1, section 5.1.9), and another one may get its handle. */
+		/* A type may go while it is used (MPI 4.1, section 5.1.9), and another one may get
+		 * its handle. */
 		MPI_Type_free(in);
 		MPI_Type_free(out);
 		*in = shape(1, 8);
@@ -144,7 +145,8 @@ static void kept(struct ends *ends)
 	}
 }
 
-/* Types for one use on one side, or on both: what a sender keeps is received by what nobody knows. */
+/* Types for one use on one side, or on both: what a sender keeps is received by what nobody
+ * knows. */
 static void mixed(struct ends *ends)
 {
 	MPI_Status status;

@@ -6,8 +6,8 @@
  *   governed CALLS BYTES
  *
  * In between come calls of other classes, with datatypes that differ between the ranks, and a
- * duplicate of the communicator with a few calls. GOVERNED_ODD=1: rank 1 alone does without the governor. With
- * VIRTUAL_CLOCK=own, libcopy_mpi.so takes long.
+ * duplicate of the communicator with a few calls. GOVERNED_ODD=1: rank 1 alone does without the
+ * governor. With VIRTUAL_CLOCK=own, libcopy_mpi.so takes long.
  */
 #include "virtual_clock.h"
 

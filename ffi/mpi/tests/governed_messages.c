@@ -5,8 +5,9 @@
  *
  *   governed_messages send|ssend|isend|start|sendrecv|replace|typed|layouts CALLS BYTES
  *
- * isend and start send four at once, start with persistent requests; typed sends a vector, layouts that one and in the
- * second half of the calls one whose blocks are twice as far apart. With VIRTUAL_CLOCK=FILE, libcopy_mpi.so takes long.
+ * isend and start send four at once, start with persistent requests; typed sends a vector, layouts
+ * that one and in the second half of the calls one whose blocks are twice as far apart. With
+ * VIRTUAL_CLOCK=FILE, libcopy_mpi.so takes long.
  */
 #include "virtual_clock.h"
 

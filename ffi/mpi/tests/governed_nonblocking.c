@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /*
- * Calls nonblocking collectives of one class again and again, several at once, and checks what it received.
+ * Calls nonblocking collectives of one class again and again, several at once, and checks what it
+ * received.
  *
  *   governed_nonblocking ibcast|iallgather|iallreduce CALLS BYTES WINDOW
  *   governed_nonblocking ahead CALLS BYTES 1
  *   governed_nonblocking bcast_init CALLS BYTES 1
  *
- * bcast_init: starts a persistent broadcast instead, and another one in between.
- * ahead: rank 0 starts all its broadcasts before the others, who wait for a message that it sends then, start one.
+ * bcast_init: starts a persistent broadcast instead, and another one in between. ahead: rank 0
+ * starts all its broadcasts before the others, who wait for a message that it sends then, start
+ * one.
  *
- * With VIRTUAL_CLOCK=own, libcopy_mpi.so takes long. GOVERNED_ODD=1: rank 1 alone does without the governor.
+ * With VIRTUAL_CLOCK=own, libcopy_mpi.so takes long. GOVERNED_ODD=1: rank 1 alone does without the
+ * governor.
  */
 #include "virtual_clock.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Programs with buffers in device memory, run by Open MPI and by MPICH with a stand-in for the CUDA driver
-//! (`tests/fakecuda`), in whose device memory a processor dies.
+//! Programs with buffers in device memory, run by Open MPI and by MPICH with a stand-in for the
+//! CUDA driver (`tests/fakecuda`), in whose device memory a processor dies.
 
 // Other tests use other parts of it.
 #[allow(dead_code)]
@@ -24,7 +24,8 @@ const DEVICE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/device.c");
 
 const PEER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/peers/mpi_gpu.c");
 
-/// Random messages of the long test: `PROPTEST_CASES`, as in the other tests with random cases, or 2,000.
+/// Random messages of the long test: `PROPTEST_CASES`, as in the other tests with random cases, or
+/// 2,000.
 fn most_messages() -> String {
     std::env::var("PROPTEST_CASES").unwrap_or_else(|_| "2000".to_owned())
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Buffers in device memory: sends that return before they are packed, receives that are unpacked at the same time, collectives
- * with large counts, libraries that a program loads and closes.
+/* Buffers in device memory: sends that return before they are packed, receives that are unpacked at
+ * the same time, collectives with large counts, libraries that a program loads and closes.
  *
  * usage: gpu_methods later|together|large|elsewhere CASES       gpu_methods plugins FIRST SECOND
  */
@@ -124,7 +124,8 @@ static void complete(int how, MPI_Request *requests)
 		CHECK(requests[i] == MPI_REQUEST_NULL, "request %d is left by %s", i, names[how]);
 }
 
-/* Sends of one tag, each started later, and one from host memory behind them, which must not overtake them. */
+/* Sends of one tag, each started later, and one from host memory behind them, which must not
+ * overtake them. */
 static void in_order(unsigned number, int how, int count)
 {
 	if (rank == 0) {
@@ -140,7 +141,8 @@ static void in_order(unsigned number, int how, int count)
 			CHECK(requests[i] != MPI_REQUEST_NULL, "no request");
 		}
 		if (how == BY_CANCEL) {
-			/* Whether a library cancels a send that has been matched is its affair: all are received. */
+			/* Whether a library cancels a send that has been matched is its affair: all
+			 * are received. */
 			MPI_Send(&last, 1, MPI_DOUBLE, 1, TAG, MPI_COMM_WORLD);
 			MPI_Recv(NULL, 0, MPI_BYTE, 1, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 			MPI_Cancel(&requests[0]);
@@ -229,8 +231,8 @@ static void later(int cases)
 enum { TOGETHER = 8 };
 enum { BY_ALL, BY_ALL_TESTED, BY_SOME, BY_SOME_TESTED, BY_PERSISTENT, COMPLETIONS };
 
-/* Completes all receives by one function; in each call of it, the kernels of all that it completes are launched before any
- * of them is waited for.
+/* Completes all receives by one function; in each call of it, the kernels of all that it completes
+ * are launched before any of them is waited for.
  */
 static void complete_together(int how, MPI_Request *requests)
 {
@@ -295,7 +297,8 @@ static void together(int cases)
 	}
 }
 
-/* A long message out of host memory into device memory, whose receiver is elsewhere after it has begun to receive. */
+/* A long message out of host memory into device memory, whose receiver is elsewhere after it has
+ * begun to receive. */
 static void elsewhere(int cases)
 {
 	enum { BYTES = 1 << 20 };
@@ -322,7 +325,8 @@ static void elsewhere(int cases)
 }
 
 #if MPI_VERSION >= 4
-/* Collectives with large counts that libcopy forwards, each compared with the library's own in host memory. */
+/* Collectives with large counts that libcopy forwards, each compared with the library's own in host
+ * memory. */
 static void large(int cases)
 {
 	for (int number = 0; number < cases; number++) {

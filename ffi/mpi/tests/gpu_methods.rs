@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! By which method programs' device memory is sent, run by Open MPI and by MPICH with a stand-in for the CUDA driver: the
-//! model's choice, an MPI library that takes device memory (`aware.c`), sends that return before they are packed, receives
-//! that are unpacked at the same time; and
+//! By which method programs' device memory is sent, run by Open MPI and by MPICH with a stand-in
+//! for the CUDA driver: the model's choice, an MPI library that takes device memory (`aware.c`),
+//! sends that return before they are packed, receives that are unpacked at the same time; and
 //! collectives with large counts, and libraries that a program loads and closes.
 
 // Other tests use other parts of it.
@@ -128,8 +128,9 @@ fn an_mpi_library_is_handed_device_memory() {
     }
 }
 
-/// The driver is loaded after `MPI_Init`. Receives of an MPI library that takes device memory are not counted among the requests
-/// that may match a message, so a sender must not take their process for one without such requests.
+/// The driver is loaded after `MPI_Init`. Receives of an MPI library that takes device memory are
+/// not counted among the requests that may match a message, so a sender must not take their process
+/// for one without such requests.
 #[test]
 fn messages_are_packed_for_who_receives_into_device_memory_and_is_elsewhere() {
     let _turn = turn();
@@ -213,7 +214,8 @@ fn the_profile_chooses() {
     }
 }
 
-/// Whether a line of [`classes`] is about elements with gaps: others are copied, whatever the profile says.
+/// Whether a line of [`classes`] is about elements with gaps: others are copied, whatever the
+/// profile says.
 fn has_gaps(line: &str) -> bool {
     let (_, rest) = line.split_once("up to ").expect("a line about a class");
     let mut words = rest.split([' ', ':']);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Messages that receivers copy out of the sender's device memory, run by Open MPI and by MPICH with a stand-in for the CUDA
-//! driver: exactly those that qualify are copied, and where that cannot be done the right bytes arrive all the same.
+//! Messages that receivers copy out of the sender's device memory, run by Open MPI and by MPICH
+//! with a stand-in for the CUDA driver: exactly those that qualify are copied, and where that
+//! cannot be done the right bytes arrive all the same.
 
 // Other tests use other parts of it.
 #[allow(dead_code)]
@@ -30,8 +31,8 @@ struct Messages {
     packed: u64,
 }
 
-/// Runs cases of `device_peer.c`: what the library says became of the messages, and which the program knows can be copied,
-/// or have to be packed.
+/// Runs cases of `device_peer.c`: what the library says became of the messages, and which the
+/// program knows can be copied, or have to be packed.
 fn peers(names: &[&str], more: &[(&str, &str)], check: impl Fn(Messages, Messages, &str)) {
     let _turn = turn();
     for program in programs(PEER) {
@@ -160,14 +161,16 @@ fn each_start_of_a_persistent_send_is_copied() {
     }
 }
 
-/// If a message were not packed when its receiver does not begin, the ranks would wait for each other for ever.
+/// If a message were not packed when its receiver does not begin, the ranks would wait for each
+/// other for ever.
 #[test]
 fn no_persistent_send_waits_for_a_receiver_that_is_elsewhere() {
     exactly(&["persistent_late"; 3], &[PEERS]);
     exactly(&["persistent_late"], &[]);
 }
 
-/// Unless that is asked for, messages are offered less and less to a receiver that cannot copy them.
+/// Unless that is asked for, messages are offered less and less to a receiver that cannot copy
+/// them.
 #[test]
 fn messages_are_not_offered_in_vain_for_ever() {
     peers(&["to_host"; 3], &[], |counted, expected, report| {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Types that are made by functions for large counts, of each constructor, and the same types made with `int`s: a message of
- * the one is received into the other, in both directions, and compared with one that was made by hand.
+/* Types that are made by functions for large counts, of each constructor, and the same types made
+ * with `int`s: a message of the one is received into the other, in both directions, and compared
+ * with one that was made by hand.
  *
  * usage: large_types, with two ranks
  */

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /* Messages that are cut off, requests that are looked at several at a time, and receivers that are
- * told nothing about a communicator. Prints the same with libcopy_mpi.so and without it. Two ranks, with the
- * functions of shim.c.
+ * told nothing about a communicator. Prints the same with libcopy_mpi.so and without it. Two ranks,
+ * with the functions of shim.c.
  */
 #include <mpi.h>
 #include <stdint.h>

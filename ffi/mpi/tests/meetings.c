@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Preloaded behind libcopy_mpi.so, counts the functions of the MPI library that libcopy_mpi.so calls and in which
- * ranks wait for each other. With KILLED=RANK this rank is killed when the MPI library's MPI_Init has returned, and
- * the ranks agree next. Not earlier: mpirun of Open MPI 4.1.4 hangs now and then, without libcopy_mpi.so too, where a rank is
- * killed while it connects to mpirun (4 of 107 runs).
+/* Preloaded behind libcopy_mpi.so, counts the functions of the MPI library that libcopy_mpi.so
+ * calls and in which ranks wait for each other. With KILLED=RANK this rank is killed when the MPI
+ * library's MPI_Init has returned, and the ranks agree next. Not earlier: mpirun of Open MPI 4.1.4
+ * hangs now and then, without libcopy_mpi.so too, where a rank is killed while it connects to
+ * mpirun (4 of 107 runs).
  */
 #include <mpi.h>
 #include <signal.h>

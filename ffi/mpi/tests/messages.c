@@ -24,7 +24,8 @@ struct message {
 	int bytes;
 	/* Shapes of the types on both sides, and the functions. */
 	int out, in, send, recv;
-	/* Bytes that are more than the message, and whether the receiver takes any tag or source. */
+	/* Bytes that are more than the message, and whether the receiver takes any tag or
+	 * source. */
 	int room, any_tag, any_source;
 	unsigned char *buffer;
 	size_t span;
@@ -221,9 +222,10 @@ static void run(struct context *c)
 		int which[2 * MOST_MESSAGES], used = 0;
 		MPI_Datatype types[2 * MOST_MESSAGES];
 		unsigned char *sent[MOST_MESSAGES] = { 0 };
-		/* All receives that do not block come first, in the order of the messages; then sends;
-		 * then receives that do. Messages of one source, tag and communicator keep their order
-		 * only if they are received in one manner: so all those of a round are. */
+		/* All receives that do not block come first, in the order of the messages; then
+		 * sends; then receives that do. Messages of one source, tag and communicator keep
+		 * their order only if they are received in one manner: so all those of a round
+		 * are. */
 		for (int i = 0; i < n; i++)
 			for (int k = 0; k < i; k++)
 				if (all[k].to == all[i].to && all[k].from == all[i].from &&
@@ -419,7 +421,8 @@ static void run(struct context *c)
 		MPI_Barrier(c->comms[2]);
 		int right = (c->rank + 1) % c->size, before = (c->rank + c->size - 1) % c->size;
 		if (round % 3 == 2) {
-			/* Not around: the first receives from nobody, and the last one sends to nobody. */
+			/* Not around: the first receives from nobody, and the last one sends to
+			 * nobody. */
 			right = right == 0 ? MPI_PROC_NULL : right;
 			before = c->rank == 0 ? MPI_PROC_NULL : before;
 		}

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Forms for large counts of collectives that are only forwarded, beside the others of the MPI library: what they receive is
- * the same. The library need not have them: they are declared weak, as mpi4py does.
+/* Forms for large counts of collectives that are only forwarded, beside the others of the MPI
+ * library: what they receive is the same. The library need not have them: they are declared weak,
+ * as mpi4py does.
  *
- * usage: narrowed [MANY]        MANY: with counts that no `int` has, which a library without these forms cannot do
+ * usage: narrowed [MANY]
+ *
+ * MANY: with counts that no `int` has, which a library without these forms cannot do
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Random nonblocking collectives on several communicators, several under way at once, between messages
- * and blocking collectives, completed by all functions in any order; prints a checksum of every
- * buffer. Two runs with the same arguments print the same, with libcopy_mpi.so and without it.
+/* Random nonblocking collectives on several communicators, several under way at once, between
+ * messages and blocking collectives, completed by all functions in any order; prints a checksum of
+ * every buffer. Two runs with the same arguments print the same, with libcopy_mpi.so and without
+ * it.
  *
  * usage: nonblocking ROUNDS SEED MOST     MOST: bytes of the largest message of one rank
  *
@@ -84,7 +85,8 @@ int main(int argc, char **argv)
 			MPI_Isend(sent, 8, MPI_INT, (rank + size - 1) % size, 7, MPI_COMM_WORLD,
 				  &requests[count++]);
 		}
-		/* A rank that comes late, and waits for one that does not wait for it but for its own part. */
+		/* A rank that comes late, and waits for one that does not wait for it but for its
+		 * own part. */
 		if (late == 0 && size > 1 && rank == size - 1)
 			MPI_Recv(&token, 1, MPI_INT, 0, 9, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 		for (int k = 0; k < deep; k++) {
@@ -94,7 +96,8 @@ int main(int argc, char **argv)
 			MPI_Comm_rank(comm, &me);
 			MPI_Comm_size(comm, &p->n);
 			p->op = next(OPS);
-			/* Mixed with blocking ones on the same communicator, in which ranks may meet. */
+			/* Mixed with blocking ones on the same communicator, in which ranks may
+			 * meet. */
 			int blocking = next(6), kinds[2] = { next(2) ? (int)next(3) : 0, 0 };
 			p->root = next(p->n);
 			p->in_place = next(3) == 0;
@@ -107,7 +110,8 @@ int main(int argc, char **argv)
 				p->doubles = 1 + p->doubles / p->n;
 				p->in_place = 0;
 			}
-			/* MPICH 4.0 follows MPI_IN_PLACE as an address where another root than 0 passes it. */
+			/* MPICH 4.0 follows MPI_IN_PLACE as an address where another root than 0
+			 * passes it. */
 			if (p->op == 5 && p->root != 0)
 				p->in_place = 0;
 			p->room = (2 * 8 * (size_t)p->doubles + 64) * (p->n + 1);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Receives and sends whose requests, or communicators, are freed while they are under way. Whatever the receiver calls next
- * that lets MPI get on completes them. Two ranks; prints one line for each way of freeing and of going on.
+/* Receives and sends whose requests, or communicators, are freed while they are under way. Whatever
+ * the receiver calls next that lets MPI get on completes them. Two ranks; prints one line for each
+ * way of freeing and of going on.
  *
  * usage: orphans
  */
@@ -183,7 +184,8 @@ static void sends(int kind, int count, MPI_Datatype type, const char *name)
 	MPI_Barrier(MPI_COMM_WORLD);
 }
 
-/* The communicator is freed while a message is under way, and before persistent requests are started. */
+/* The communicator is freed while a message is under way, and before persistent requests are
+ * started. */
 static void communicators(int typed)
 {
 	int seed = 40 + typed, missing = 0, count = typed ? 1 : DENSE;

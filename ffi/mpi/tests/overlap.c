@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Nonblocking collectives of two or more ranks that compute before they wait: how many of the parts were
- * there before anybody waited, and how long the operation and the computation took together. Prints
- * whether every byte is right.
+/* Nonblocking collectives of two or more ranks that compute before they wait: how many of the parts
+ * were there before anybody waited, and how long the operation and the computation took together.
+ * Prints whether every byte is right.
  *
  * usage: overlap BYTES ROUNDS MILLISECONDS
  */

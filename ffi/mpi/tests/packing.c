@@ -221,9 +221,9 @@ static void both_external(int most, int round)
 	MPI_Type_free(&type);
 }
 
-/* Types that a library may read in another way than MPI defines them: it goes up where they go down, or
- * adds to their bounds, or has complex numbers at multiples of their size only. The last two are ones that all
- * read alike. */
+/* Types that a library may read in another way than MPI defines them: it goes up where they go
+ * down, or adds to their bounds, or has complex numbers at multiples of their size only. The last
+ * two are ones that all read alike. */
 enum { READINGS = 12 };
 
 static MPI_Datatype reading(int which)
@@ -297,7 +297,8 @@ static MPI_Datatype reading(int which)
 	return type;
 }
 
-/* Packs and sends elements of such a type again and again, in which it may become worth a layout. */
+/* Packs and sends elements of such a type again and again, in which it may become worth a
+ * layout. */
 static void readings(int rounds)
 {
 	int rank;

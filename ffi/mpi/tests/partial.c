@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Collectives and messages that are intercepted where all ranks have libcopy_mpi.so; every byte is checked.
+/* Collectives and messages that are intercepted where all ranks have libcopy_mpi.so; every byte is
+ * checked.
  *
  *   partial                  on MPI_COMM_WORLD and on a part of it
- *   partial spawn COMMAND..  with two children, started as the command says, on the merged communicator too
+ *   partial spawn COMMAND..  with two children, started as the command says, on the merged
+ *                            communicator too
  *   partial time             nothing, but rank 0 prints the microseconds of the longest MPI_Init
  */
 #define _GNU_SOURCE

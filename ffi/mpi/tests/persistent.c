@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Random persistent collectives on several communicators, with persistent sends and receives and, where the library has
- * them, partitioned ones: started again and again, one by one or by MPI_Startall,
- * between blocking and nonblocking collectives, completed by all functions, and freed. Prints a checksum of every
- * buffer. Two runs with the same arguments print the same, whether libcopy or the MPI library moves the bytes.
+/* Random persistent collectives on several communicators, with persistent sends and receives and,
+ * where the library has them, partitioned ones: started again and again, one by one or by
+ * MPI_Startall, between blocking and nonblocking collectives, completed by all functions, and
+ * freed. Prints a checksum of every buffer. Two runs with the same arguments print the same,
+ * whether libcopy or the MPI library moves the bytes.
  *
  * usage: persistent ROUNDS SEED MOST [own|blocking]     MOST: bytes of the largest part of one rank
  *
- * own: each rank starts them in an order of its own, as the standard allows; MPICH 4.0 and Open MPI 4.1 do not.
- * blocking: calls blocking collectives where it would start persistent ones, to compare.
+ * own: each rank starts them in an order of its own, as the standard allows; MPICH 4.0 and Open MPI
+ * 4.1 do not. blocking: calls blocking collectives where it would start persistent ones, to
+ * compare.
  */
 #include "completion.h"
 #include "persistent.h"
 
-/* MPICH 4.0.2 does not find persistent collectives complete that are inactive: its MPI_Wait hangs with one. With each start
- * after the first one its MPI_Gather_init leaves out the root's own part, so plain runs cannot be compared. MPICH 5.0.2 does
- * neither; its MPI_Testall fails with inactive ones. With either, this program completes active requests only. */
+/* MPICH 4.0.2 does not find persistent collectives complete that are inactive: its MPI_Wait hangs
+ * with one. With each start after the first one its MPI_Gather_init leaves out the root's own part,
+ * so plain runs cannot be compared. MPICH 5.0.2 does neither; its MPI_Testall fails with inactive
+ * ones. With either, this program completes active requests only. */
 #ifdef MPICH_NUMVERSION
 #define ANY_MPICH 1
 #else
@@ -72,7 +75,8 @@ static void init(struct collective *c, MPI_Request *r)
 	default:
 		DO(Allreduce, s, c->recv, c->doubles, MPI_DOUBLE, MPI_MAX, c->comm);
 	}
-	/* Types may go before the requests that were made with them, but Open MPI 4.1 needs them. */
+	/* Types may go before the requests that were made with them, but Open MPI 4.1 needs
+	 * them. */
 	c->types[0] = from, c->types[1] = to;
 	for (int i = 0; i < 2 && (blocking || !NEEDS_TYPES); i++)
 		MPI_Type_free(&c->types[i]);
@@ -91,7 +95,8 @@ static void epoch_begins(MPI_Comm *comms, uint64_t most)
 		c->gaps = (int)next(2);
 		if (c->op == 4)
 			c->doubles = 1 + c->doubles / c->n, c->in_place = 0;
-		/* MPICH 4.0 follows MPI_IN_PLACE as an address where another root than 0 passes it. */
+		/* MPICH 4.0 follows MPI_IN_PLACE as an address where another root than 0 passes
+		 * it. */
 		if (c->op == 5 && c->root != 0)
 			c->in_place = 0;
 		c->room = 16 * (size_t)c->doubles * c->n;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* MPI_Test, and MPI_Testany of one request, asked again and again: about messages that are intercepted and others, with a
- * status and without, about no request, one that is not active, and one whose message is too long. Some are of numbers of which libraries copy ten of
- * sixteen bytes. Two ranks; prints what each said. */
+/* MPI_Test, and MPI_Testany of one request, asked again and again: about messages that are
+ * intercepted and others, with a status and without, about no request, one that is not active, and
+ * one whose message is too long. Some are of numbers of which libraries copy ten of sixteen bytes.
+ * Two ranks; prints what each said. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -126,7 +127,8 @@ int main(int argc, char **argv)
 		for (int what = 0; what < WHATS; what++)
 			for (int any = 0; any < 2; any++)
 				for (int ignored = 0; ignored < 2; ignored++)
-					/* MPICH says that a persistent one has come that was cut off. */
+					/* MPICH says that a persistent one has come that was cut
+					 * off. */
 					for (int persistent = 0; persistent < (what == TOO_LONG ? 1 : 2); persistent++) {
 						if (rank == 1)
 							printf("%s, %s%s: ", whats[what], any ? "testany" : "test",

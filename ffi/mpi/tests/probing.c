@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Two threads of rank 1 look for the same messages: one probes, the other one receives. A probe that finds
- * a message says how long it is, also where another thread has received it meanwhile. Two ranks.
+/* Two threads of rank 1 look for the same messages: one probes, the other one receives. A probe
+ * that finds a message says how long it is, also where another thread has received it meanwhile.
+ * Two ranks.
  *
- * Prints the number of wrong lengths, or that there are no threads. With -DSHIM, a library to preload behind
- * libcopy_mpi.so, in which time passes between the moment when MPI_Probe finds a message and its return.
+ * Prints the number of wrong lengths, or that there are no threads. With -DSHIM, a library to
+ * preload behind libcopy_mpi.so, in which time passes between the moment when MPI_Probe finds a
+ * message and its return.
  */
 #ifdef SHIM
 #define _GNU_SOURCE

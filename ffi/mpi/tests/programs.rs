@@ -232,7 +232,8 @@ fn several_nodes_print_the_same() {
                 ("LD_PRELOAD", library.to_str().expect("a plain path")),
                 ("LIBCOPY_MPI_NODE_RANKS", node),
                 ("LIBCOPY_STATS", "1"),
-                // Where ranks outnumber processors, a team has so much memory otherwise that a few calls do not earn it.
+                // Where ranks outnumber processors, a team has so much memory otherwise that a few
+                // calls do not earn it.
                 ("LIBCOPY_SHM_RING", "65536"),
                 ("LIBCOPY_MPI_MIN", least),
             ];
@@ -503,7 +504,8 @@ fn fortran_programs_print_the_same() {
     let preload = [
         ("LD_PRELOAD", library.to_str().expect("a plain path")),
         ("LIBCOPY_STATS", "1"),
-        // Types get their layouts with the first use, and communicators their teams with the first large call.
+        // Types get their layouts with the first use, and communicators their teams with the first
+        // large call.
         ("LIBCOPY_MPI_PACKED", "0"),
         ("LIBCOPY_GOVERNOR", "0"),
     ];
@@ -554,9 +556,9 @@ fn fortran_programs_print_the_same() {
     }
 }
 
-/// Names of segments that a team may have left.
-/// Without the module and an engine nothing returns early, but everything that comes before such a buffer
-/// is used runs; scripts/early-in-guest runs the same program with engines.
+/// Names of segments that a team may have left. Without the module and an engine nothing returns
+/// early, but everything that comes before such a buffer is used runs; scripts/early-in-guest runs
+/// the same program with engines.
 #[test]
 fn what_collectives_return_can_be_used_by_anybody() {
     let library = library();
@@ -723,7 +725,8 @@ fn ranks_that_die_or_disagree_end_the_program() {
             if case == "kill" && said.contains("an error, not a hang") {
                 assert!(said.contains(": libcopy: MPI_"), "{name}: {said}");
             }
-            // Tests that run beside this one have segments, too, but no longer than their programs run.
+            // Tests that run beside this one have segments, too, but no longer than their programs
+            // run.
             let deadline = Instant::now() + 2 * LIMIT;
             let left = |name: &std::ffi::OsString| !before.contains(name);
             let mine: Vec<_> = segments().into_iter().filter(left).collect();
@@ -748,7 +751,8 @@ fn with_messages(library: &Path) -> [(&str, &str); 4] {
     ]
 }
 
-/// Functions that a library may lack which we make of those that it has; forms for large counts beside.
+/// Functions that a library may lack which we make of those that it has; forms for large counts
+/// beside.
 const MADE: [&str; 5] = [
     "MPI_Isendrecv",
     "MPI_Isendrecv_replace",
@@ -757,7 +761,8 @@ const MADE: [&str; 5] = [
     "MPI_Request_get_status_some",
 ];
 
-/// What the linker does when it loads the library, it does in every process of the machine that inherits `LD_PRELOAD`.
+/// What the linker does when it loads the library, it does in every process of the machine that
+/// inherits `LD_PRELOAD`.
 #[test]
 fn what_is_written_at_run_time_needs_no_relocations() {
     let readelf = |what: &str| {
@@ -830,8 +835,8 @@ fn what_is_exported_can_be_called() {
         let Some(mpi) = mpi(name, launcher, ABSENT, C) else {
             continue;
         };
-        // A function that the library lacks is one that is made, or has a form without large counts, or had another
-        // name before it was in the standard.
+        // A function that the library lacks is one that is made, or has a form without large
+        // counts, or had another name before it was in the standard.
         let before: Vec<String> = names
             .iter()
             .filter(|name| name.ends_with("_init"))
@@ -1002,8 +1007,8 @@ fn whether_packing_pays_is_found_out_again() {
         ];
         let ours = mpi.run(2, &[&MESSAGES.to_string()], &environment);
         assert_eq!(text(&ours.stdout), "0 wrong\n0 wrong\n", "{name}");
-        // It pays in the first thousand messages, and does not when that is found out again: by this clock measuring takes
-        // some 250 ns, and packing one.
+        // It pays in the first thousand messages, and does not when that is found out again: by
+        // this clock measuring takes some 250 ns, and packing one.
         let packed = noted(&text(&ours.stderr), "packed");
         assert!((1000..MESSAGES / 2).contains(&packed), "{name}: {packed}");
     }
@@ -1064,8 +1069,9 @@ fn only_types_that_are_used_often_get_layouts() {
         };
         let (made, packs, others, report) = counts("once", &[preload, stats]);
         assert_eq!((made, packs, others), (0, 0, 0), "{name}: {report}");
-        // Each type is used 4000 times, most of them with a layout: a few uses earn it, by a clock that does not
-        // depend on the machine, and nothing that is measured has them forwarded then.
+        // Each type is used 4000 times, most of them with a layout: a few uses earn it, by a clock
+        // that does not depend on the machine, and nothing that is measured has them forwarded
+        // then.
         let same_everywhere = [("VIRTUAL_CLOCK", "own"), ("LIBCOPY_GOVERNOR", "0")];
         let environment = [&[preload, stats], &same_everywhere[..]].concat();
         let (made, packs, _, report) = counts("often", &environment);
@@ -1168,7 +1174,8 @@ fn requests_that_are_asked_again_and_again_say_the_same() {
     }
 }
 
-/// Parts of one array that are sent and received are not taken for parts that are exchanged in place.
+/// Parts of one array that are sent and received are not taken for parts that are exchanged in
+/// place.
 #[test]
 fn alltoalls_within_one_array_are_the_same() {
     let _turn = turn();
@@ -1203,7 +1210,8 @@ fn messages_without_a_receive_are_not_packed() {
             assert_eq!(said, "10 exchanges: 0 wrong\n", "{name} {how}: {report}");
             noted(&report, "bytes eager")
         };
-        // A rank that has lost its processor for a tenth of a second may depend on buffering, as far as others know.
+        // A rank that has lost its processor for a tenth of a second may depend on buffering, as
+        // far as others know.
         let late: Vec<u64> = (0..5).map(|_| packed("late")).collect();
         assert!(late.contains(&0), "{name}: packed {late:?} bytes");
         // Neither rank receives before the other one's message has been packed.
@@ -1251,7 +1259,8 @@ fn what_is_too_long_is_truncated_in_whichever_call_completes_it() {
     }
 }
 
-/// What `cut.c` says in a line: the way, what the functions said, and the numbers of bytes that are right and foreign.
+/// What `cut.c` says in a line: the way, what the functions said, and the numbers of bytes that are
+/// right and foreign.
 fn cut(line: &str) -> (&str, &str, u64, u64) {
     let parts = || {
         let (way, rest) = line.split_once(": ")?;
@@ -1263,11 +1272,12 @@ fn cut(line: &str) -> (&str, &str, u64, u64) {
     parts().unwrap_or_else(|| panic!("{line}"))
 }
 
-/// Whether both say the same of a receive that is too short, but for what an MPI library itself says wrongly. `is_unset` says
-/// that the library leaves the number of bytes as it is, as MPICH 4.0 does.
+/// Whether both say the same of a receive that is too short, but for what an MPI library itself
+/// says wrongly. `is_unset` says that the library leaves the number of bytes as it is, as MPICH 4.0
+/// does.
 fn say_the_same(name: &str, is_unset: bool, way: &str, plain: &str, ours: &str) -> bool {
-    // Persistent requests that are completed in other ways than these: no error (Open MPI 4.1, 5.0), none of which request
-    // (MPICH 5.0), or an error once only.
+    // Persistent requests that are completed in other ways than these: no error (Open MPI 4.1,
+    // 5.0), none of which request (MPICH 5.0), or an error once only.
     let mut simple = ["persistent wait", "persistent test"].iter();
     let is_simple = simple.any(|simple| {
         let rest = way.strip_prefix(simple);
@@ -1284,7 +1294,8 @@ fn say_the_same(name: &str, is_unset: bool, way: &str, plain: &str, ours: &str) 
     let words = |said: &str| -> Vec<String> {
         let is_said = |word: &&str| {
             let is_number = word.ends_with(" bytes") || word.ends_with(" elements");
-            // MPICH says MPI_ERROR in MPI_Sendrecv_replace; Open MPI 4.1 frees persistent requests that have failed.
+            // MPICH says MPI_ERROR in MPI_Sendrecv_replace; Open MPI 4.1 frees persistent requests
+            // that have failed.
             let is_error = way.starts_with("replace ") && word.starts_with("error ");
             !(is_unset && is_number || name == "mpich" && is_error)
         };
@@ -1375,7 +1386,8 @@ fn ranks_that_lose_their_rights_go_on() {
     };
     let early = ["messages", "late", "allreduce", "iallgather"];
     let late = ["messages", "late", "collectives"];
-    // What nobody announces is found out with the first message, whose sender waits in a call of ours.
+    // What nobody announces is found out with the first message, whose sender waits in a call of
+    // ours.
     let raw = ["late", "messages", "allreduce", "alltoallv"];
     for who in ["one", "all"] {
         let runs: [(&str, &[&str]); 3] = [("early", &early), ("late", &late), ("raw", &raw)];
@@ -1493,7 +1505,8 @@ fn what_is_packed_is_the_same() {
     }
 }
 
-/// A type that the MPI library reads in a way of its own is read in that way whether it has earned a layout or not.
+/// A type that the MPI library reads in a way of its own is read in that way whether it has earned
+/// a layout or not.
 #[test]
 fn a_type_keeps_its_reading() {
     let _turn = turn();
@@ -1515,7 +1528,8 @@ fn a_type_keeps_its_reading() {
             assert_eq!(plain, text(&ours.stdout), "{name} {least:?}");
             let report = text(&ours.stderr);
             let differently = noted(&report, "types read differently");
-            // On each of two ranks Open MPI has three, of which a fourth one is made, and MPICH at least one.
+            // On each of two ranks Open MPI has three, of which a fourth one is made, and MPICH at
+            // least one.
             let least_of_them = if name == "openmpi" { 6 } else { 2 };
             if least == everything {
                 assert!(differently >= least_of_them, "{name}: {report}");
@@ -1537,7 +1551,8 @@ fn neighbours_get_the_same() {
             let Some(mpi) = mpi(name, launcher, NEIGHBOURS, (C.0, &flags[..])) else {
                 continue;
             };
-            // MPICH 4.0's own MPI_Neighbor_alltoallw with ints mixes its types up, or does not return.
+            // MPICH 4.0's own MPI_Neighbor_alltoallw with ints mixes its types up, or does not
+            // return.
             let flags = [C.1, &["-DLARGE"]].concat();
             let reference = match name {
                 "mpich" => self::mpi(name, launcher, NEIGHBOURS, (C.0, &flags[..])),
@@ -1606,8 +1621,8 @@ fn types_that_are_committed_together_send_no_layouts() {
     }
 }
 
-/// Communicators of the same processes share a team, so that many of them, or one after the other, take
-/// neither descriptors nor memory; threads get teams of their own.
+/// Communicators of the same processes share a team, so that many of them, or one after the other,
+/// take neither descriptors nor memory; threads get teams of their own.
 #[test]
 fn communicators_take_no_descriptors_and_little_memory() {
     let _turn = turn();
@@ -1624,7 +1639,8 @@ fn communicators_take_no_descriptors_and_little_memory() {
         };
         for least in ["LIBCOPY_MPI_MIN=1000", "LIBCOPY_STATS=0"] {
             let (variable, value) = least.split_once('=').expect("a variable");
-            // Where ranks outnumber processors, a team has so much memory otherwise that a short loop does not earn it.
+            // Where ranks outnumber processors, a team has so much memory otherwise that a short
+            // loop does not earn it.
             let ring = ("LIBCOPY_SHM_RING", "524288");
             let environment = [("LD_PRELOAD", library), (variable, value), ring];
             for arguments in [
@@ -1706,8 +1722,8 @@ fn ranks_add_their_numbers_to_a_file() {
     }
 }
 
-/// What the governor says of a class, by each rank that has written into the file: intercepted, forwarded, and on how many
-/// communicators it forwards.
+/// What the governor says of a class, by each rank that has written into the file: intercepted,
+/// forwarded, and on how many communicators it forwards.
 fn governed(lines: &str, function: &str, bytes: u64) -> Vec<[u64; 3]> {
     let names = ["intercepted", "forwarded", "forwarding"];
     governed_numbers(lines, function, bytes, names)
@@ -1745,9 +1761,9 @@ fn collectives_take_the_way_that_costs_less_on_all_ranks() {
         // The memory of a team depends on the processor's caches otherwise.
         ("LIBCOPY_SHM_RING", "524288"),
     ];
-    // What is set; how many of 400 allreduces the governor may forward. The first 22 are forwarded without it, as there is
-    // no team until 16 MiB have been moved. The next 32 are not, and a call each of the trials behind them and 128 calls
-    // later is, however long they take.
+    // What is set; how many of 400 allreduces the governor may forward. The first 22 are forwarded
+    // without it, as there is no team until 16 MiB have been moved. The next 32 are not, and a call
+    // each of the trials behind them and 128 calls later is, however long they take.
     type Case<'a> = (&'a [(&'a str, &'a str)], std::ops::RangeInclusive<u64>);
     let cases: [Case<'_>; 4] = [
         (&[], 2..=368),
@@ -1847,7 +1863,8 @@ fn persistent_collectives_are_the_same() {
             continue;
         };
         let mut all = BTreeMap::new();
-        // With the last two some are forwarded. Those of MPICH itself are wrong, or fail: persistent.c says how.
+        // With the last two some are forwarded. Those of MPICH itself are wrong, or fail:
+        // persistent.c says how.
         type Run<'a> = (
             usize,
             &'a [&'a str],
@@ -1915,10 +1932,11 @@ fn nonblocking_collectives_take_the_way_that_costs_less_on_all_ranks() {
     let _turn = turn();
     let library = library().to_str().expect("a plain path");
     let slow = ("VIRTUAL_CLOCK", "own");
-    // Of these calls, the first is forwarded, as the ranks have not met. At most 63 come before the first trial, which
-    // has one stretch each way, and the second one has two, and both ways have the third: of one call, or of 8 where
-    // four are under way together. What each trial took is known 8 calls later at most, as no rank is further ahead of
-    // another one than the calls that are under way.
+    // Of these calls, the first is forwarded, as the ranks have not met. At most 63 come before the
+    // first trial, which has one stretch each way, and the second one has two, and both ways have
+    // the third: of one call, or of 8 where four are under way together. What each trial took is
+    // known 8 calls later at most, as no rank is further ahead of another one than the calls that
+    // are under way.
     type Case<'a> = (&'a str, &'a str, [u64; 3], std::ops::RangeInclusive<u64>);
     let cases: [Case<'_>; 4] = [
         ("iallgather", "MPI_Iallgather", [500, 1 << 18, 1], 300..=466),
@@ -1955,7 +1973,8 @@ fn nonblocking_collectives_take_the_way_that_costs_less_on_all_ranks() {
             assert_eq!(intercepted + forwarded, numbers[0] - 1, "{what}");
             assert!(forwarding == 1 && expected.contains(&forwarded), "{what}");
         }
-        // Of the starts of a request, all are for the governor; of those of the other one, 13, none is tried.
+        // Of the starts of a request, all are for the governor; of those of the other one, 13, none
+        // is tried.
         let ranks = run("bcast_init", "MPI_Bcast_init", [200, 1 << 22, 1], &[slow]);
         let [[intercepted, forwarded, forwarding], ..] = ranks[..] else {
             panic!("{name}: {ranks:?}");
@@ -2011,7 +2030,8 @@ fn packing_is_governed() {
                 let expected = if is_governed == "1" { 2 } else { 0 };
                 assert_eq!(ranks.len(), expected, "{name}, {function}: {lines}");
                 for [intercepted, forwarded, _] in ranks {
-                    // Trials come after 32 calls and at most 128 later, with a call each way at least.
+                    // Trials come after 32 calls and at most 128 later, with a call each way at
+                    // least.
                     assert!(
                         intercepted >= 2 && forwarded >= 2,
                         "{name}, {function}: {lines}"
@@ -2076,7 +2096,8 @@ fn messages_take_the_way_that_costs_less() {
             for [intercepted, forwarded, forwarding] in ranks {
                 assert_eq!(intercepted + forwarded, 400, "{name}, {how}");
                 assert_eq!(forwarding, 1, "{name}, {how}");
-                // Of the first 63 at most none; of trials, the longest stretch of four under way has 32.
+                // Of the first 63 at most none; of trials, the longest stretch of four under way
+                // has 32.
                 assert!(forwarded >= 100, "{name}, {how}: {forwarded}");
             }
         }
@@ -2221,7 +2242,8 @@ fn tools_in_any_order_see_what_they_wrap() {
                 }
             }
         }
-        // In the program itself, also one at a fixed address that takes the address of what it calls.
+        // In the program itself, also one at a fixed address that takes the address of what it
+        // calls.
         for flags in [&["-DRECEIVING", TOOL][..], &["-DINIT", "-no-pie", TOOL]] {
             let linked = build(TOOLED, flags).expect("the compiler was there a moment ago");
             let plain = said_by_tools(&linked.run(2, &[], &[]), name);

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Random messages and collectives. Each rank writes a line for each call into OUT.RANK.THREAD: the step, the call, its arguments,
- * its error class, its status, and digests of the whole buffers with what is around them. Two runs with the same arguments write
- * the same, with libcopy_mpi.so and without it.
+/* Random messages and collectives. Each rank writes a line for each call into OUT.RANK.THREAD: the
+ * step, the call, its arguments, its error class, its status, and digests of the whole buffers with
+ * what is around them. Two runs with the same arguments write the same, with libcopy_mpi.so and
+ * without it.
  *
  * usage: random_calls CALLS SEED OUT [THREADS [MOST [FROM [UNTIL [ONLY]]]]]
  *
- * CALLS: messages and collectives, all ranks together, at least. THREADS: with communicators of their own. MOST: bytes of the
- * largest message. FROM, UNTIL: only these steps, each of which depends on the seed and its number alone, and ONLY: of one kind.
+ * CALLS: messages and collectives, all ranks together, at least. THREADS: with communicators of
+ * their own. MOST: bytes of the largest message. FROM, UNTIL: only these steps, each of which
+ * depends on the seed and its number alone, and ONLY: of one kind.
  *
- * What is received by a wildcard is determined: either one message only matches, or all do, and each sender's are looked at in
- * their order.
+ * What is received by a wildcard is determined: either one message only matches, or all do, and
+ * each sender's are looked at in their order.
  */
 #include "error_class.h"
 #include "random_calls.h"
@@ -21,7 +23,8 @@ static void complete(int count, MPI_Request *requests, MPI_Status *statuses, int
 	int flag = 0, index, n, indices[64];
 	MPI_Status one, some[64];
 	CHECK(count <= 64);
-	/* MPICH 5.0.2: MPI_Testall fails with inactive persistent requests, so it is not called with any. */
+	/* MPICH 5.0.2: MPI_Testall fails with inactive persistent requests, so it is not called
+	 * with any. */
 	switch (way) {
 	case 0:
 		MPI_Waitall(count, requests, statuses);
@@ -88,7 +91,8 @@ static void say_status(struct context *c, MPI_Status *status, MPI_Datatype type,
 	}
 	MPI_Get_count(status, type, &count);
 	MPI_Get_count(status, MPI_BYTE, &bytes);
-	/* MPICH 4.0.2 and 5.0.2 end the process if they have to look into a subarray or darray: for several types and for parts. */
+	/* MPICH 4.0.2 and 5.0.2 end the process if they have to look into a subarray or darray: for
+	 * several types and for parts. */
 	if (!MPICH_MAJOR || (count != MPI_UNDEFINED && !is_mixed))
 		MPI_Get_elements(status, type, &elements);
 	say(c, " source %d tag %d count %d bytes %d elements %d", status->MPI_SOURCE, status->MPI_TAG, count, bytes, elements);
@@ -322,7 +326,8 @@ static void start_send(struct context *c, struct rng *own, struct message *m, MP
 		SEND(Rsend_init, request);
 		break;
 	default:
-		/* MPICH 4.0.2 delivers other bytes from run to run where a rank sends to itself so. */
+		/* MPICH 4.0.2 delivers other bytes from run to run where a rank sends to itself
+		 * so. */
 		SEND(Isend, request);
 		MPI_Request_free(request);
 		return;
@@ -372,7 +377,8 @@ static void detach(struct context *c, void *buffer)
 	free(buffer);
 }
 
-/* Messages between all. Those that do not block come first, or all block, in the order that they have. */
+/* Messages between all. Those that do not block come first, or all block, in the order that they
+ * have. */
 static void messages(struct context *c, struct rng *r, struct rng *own)
 {
 	struct message all[MOST_MESSAGES];
@@ -684,7 +690,8 @@ static void packing(struct context *c, struct rng *own)
 {
 	int s = below(own, SIGNATURES), count, other, place = 0, end = 0, external = below(own, 3) == 0, size;
 	long n = units(c, own, s, 1);
-	/* External32 has others of some, and MPICH 4.0.2 and 5.0.2 end the process for those of several types. */
+	/* External32 has others of some, and MPICH 4.0.2 and 5.0.2 end the process for those of
+	 * several types. */
 	if (c->signatures[s].atom >= LONG_DOUBLE)
 		external = 0;
 	struct layout out, in;
@@ -1031,7 +1038,8 @@ static void prepare_moves(struct context *c, struct rng *r, struct rng *own, str
 	}
 	switch (a->op) {
 	case ALLGATHERV:
-		/* Open MPI hangs where ranks count an allgatherv in different types: all have one. */
+		/* Open MPI hangs where ranks count an allgatherv in different types: all have
+		 * one. */
 		if (OMPI_MAJOR) {
 			struct rng same = *r;
 			a->out = fresh(&same, atom, c->signatures[a->s].m);
@@ -1165,8 +1173,8 @@ static int is_broken(const struct collective *a)
 	/* Open MPI 4.1.4 and 5.0.11 hang, in place and sometimes elsewhere. */
 	if (OMPI_MAJOR && a->op == ALLTOALLW)
 		return 1;
-	/* Open MPI 4.1.4 does not number an alltoallv in place of a rank whose parts are all empty, so that the next collective
-	 * of this communicator that does not block hangs. */
+	/* Open MPI 4.1.4 does not number an alltoallv in place of a rank whose parts are all empty,
+	 * so that the next collective of this communicator that does not block hangs. */
 	if (OMPI_MAJOR && a->op == ALLTOALLV && a->in_place)
 		return 1;
 	/* MPICH 5.0.2 crashes in MPI_Ireduce between two groups. */
@@ -1187,11 +1195,13 @@ static void prepare(struct context *c, struct rng *r, struct rng *own, struct co
 	} while (a->group->comm == MPI_COMM_NULL ||
 		 /* Open MPI 4.1.4 and 5.0.11 hang in some gathers in place of 16 KiB by 4 ranks. */
 		 (a->op == GATHER && OMPI_MAJOR && a->in_place) ||
-		 /* Open MPI 4.1.4's MPI_Allgather between groups of one and of three ranks hangs. */
+		 /* Open MPI 4.1.4's MPI_Allgather between groups of one and of three ranks
+		  * hangs. */
 		 (a->group->inter && OMPI_MAJOR && (a->op == ALLGATHER || a->op == ALLGATHERV)) ||
 		 /* So do its MPI_Alltoallv and MPI_Alltoallw, and those of 5.0.11. */
 		 (a->group->inter && OMPI_MAJOR && (a->op == ALLTOALLV || a->op == ALLTOALLW)) ||
-		 /* MPICH 4.0.2 and 5.0.2 hang in scatters between groups of one and of three ranks, or deliver other bytes. */
+		 /* MPICH 4.0.2 and 5.0.2 hang in scatters between groups of one and of three ranks,
+		  * or deliver other bytes. */
 		 (a->group->inter && MPICH_MAJOR && a->op == SCATTER) ||
 		 /* MPICH 5.0.2's MPI_Reduce between two groups crashes. */
 		 (a->group->inter && MPICH_MAJOR == 5 && a->op == REDUCE) ||
@@ -1212,12 +1222,13 @@ static void prepare(struct context *c, struct rng *r, struct rng *own, struct co
 	a->root = below(r, least);
 	a->s = below(r, SIGNATURES);
 	a->units = units(c, r, a->s, a->op == BCAST ? 1 : c->size);
-	/* Open MPI 4.1.4 and 5.0.11 multiply the displacements of a rank alone by the extent of the type. */
+	/* Open MPI 4.1.4 and 5.0.11 multiply the displacements of a rank alone by the extent of the
+	 * type. */
 	if (OMPI_MAJOR && a->op == ALLTOALLW && g->n == 1)
 		a->op = ALLTOALLV;
-	/* MPICH 4.0.2's MPI_Ineighbor_alltoallw reads behind its own list of the types in a graph, so
-	 * that a later MPI_Type_free crashes, and its MPI_Neighbor_alltoallw puts other bytes where a
-	 * rank is its own neighbour. */
+	/* MPICH 4.0.2's MPI_Ineighbor_alltoallw reads behind its own list of the types in a graph,
+	 * so that a later MPI_Type_free crashes, and its MPI_Neighbor_alltoallw puts other bytes
+	 * where a rank is its own neighbour. */
 	if (MPICH_MAJOR == 4 && a->op == NEIGHBOR_ALLTOALLW && a->which == GRAPH)
 		a->op = NEIGHBOR_ALLTOALLV;
 	/* MPICH 4.0 follows MPI_IN_PLACE as an address where another root than 0 passes it. */
@@ -1320,7 +1331,8 @@ static void say_collective(struct context *c, struct collective *a, int repeat)
 	int is_reduction = a->op >= REDUCE && a->op <= EXSCAN;
 	const struct number *n = &numbers[a->number];
 	if (is_reduction) {
-		/* What is behind the result in place, and the first rank's of an exclusive scan, are undefined. */
+		/* What is behind the result in place, and the first rank's of an exclusive scan,
+		 * are undefined. */
 		long defined = a->op == EXSCAN && g->me == 0 ? 0 : a->hidden;
 		memset(a->recv.base + defined * n->extent, 0, (size_t)(a->received - defined) * n->extent);
 		hide_padding(a->recv.base, a->received, n);
@@ -1378,8 +1390,9 @@ static void collectives(struct context *c, struct rng *r, struct rng *own)
 			struct collective *a = &all[i];
 			if (a->form == BLOCKING || (repeat && a->form == NONBLOCKING))
 				continue;
-			/* MPICH 4.0.2 gives references to types back at each start, and leaves out the root's own part of a gather from
-			 * the second one on. In place, sums would grow. */
+			/* MPICH 4.0.2 gives references to types back at each start, and leaves out
+			 * the root's own part of a gather from the second one on. In place, sums
+			 * would grow. */
 			if (repeat && (MPICH_MAJOR == 4 || (a->in_place && a->op >= REDUCE && a->op <= EXSCAN)))
 				continue;
 			if (a->form == PERSISTENT)
@@ -1402,7 +1415,8 @@ static void collectives(struct context *c, struct rng *r, struct rng *own)
 		int way = below(own, 8), persistent = 0;
 		for (int i = 0; i < active; i++)
 			persistent |= all[indices[i]].form == PERSISTENT;
-		/* MPICH 4.0.2 and 5.0.2 fail or hang where persistent collectives of a list are inactive already. */
+		/* MPICH 4.0.2 and 5.0.2 fail or hang where persistent collectives of a list are
+		 * inactive already. */
 		complete(used, requests, statuses, persistent && MPICH_MAJOR ? way % 2 * 2 : way);
 		if (ring)
 			CHECK(got[5] == (c->rank + 1) % c->size * 100 + 5 + c->step);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* What random_calls.c calls with: random numbers, datatypes, buffers, communicators, and the log. */
+/* What random_calls.c calls with: random numbers, datatypes, buffers, communicators, and the
+ * log. */
 #include <mpi.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -107,7 +108,8 @@ struct signature {
 struct layout {
 	MPI_Datatype type;
 	MPI_Aint lower, extent, true_lower, true_extent;
-	/* Elements of the type that are one unit of the signature, or `all` elements that are everything. */
+	/* Elements of the type that are one unit of the signature, or `all` elements that are
+	 * everything. */
 	int per_unit, keep;
 };
 
@@ -202,7 +204,8 @@ static MPI_Datatype repeated(struct rng *r, enum atom atom, long n, int outer, i
 	MPI_Type_get_extent(inner, &lower, &extent);
 	MPI_Type_get_true_extent(inner, &true_lower, &true_extent);
 	if (extent < true_extent) {
-		/* Open MPI gives a structure the bounds of a darray in it, so that its elements would overlap. */
+		/* Open MPI gives a structure the bounds of a darray in it, so that its elements
+		 * would overlap. */
 		MPI_Datatype tight = inner;
 		extent = (true_extent + 15) / 16 * 16;
 		MPI_Type_create_resized(tight, lower, extent, &inner);
@@ -271,7 +274,8 @@ static MPI_Datatype repeated(struct rng *r, enum atom atom, long n, int outer, i
 		if (kind == 7 || blocks > 10000) {
 			MPI_Type_create_subarray(2, sizes, parts, starts, order, inner, &type);
 		} else {
-			/* What this process has of a matrix that is dealt out in blocks, which is `blocks` rows of two. */
+			/* What this process has of a matrix that is dealt out in blocks, which is
+			 * `blocks` rows of two. */
 			int grid[2] = { 2, 1 }, deal[2] = { MPI_DISTRIBUTE_CYCLIC, MPI_DISTRIBUTE_NONE },
 			    blocking[2] = { 1 + below(r, 2), MPI_DISTRIBUTE_DFLT_DARG },
 			    whole[2] = { 2 * blocks, length };
@@ -282,7 +286,8 @@ static MPI_Datatype repeated(struct rng *r, enum atom atom, long n, int outer, i
 		break;
 	}
 	case 9: {
-		/* Downwards: further than a block is long, since Open MPI 4.1 takes the negative of that for its positive. */
+		/* Downwards: further than a block is long, since Open MPI 4.1 takes the negative of
+		 * that for its positive. */
 		MPI_Type_create_hvector(blocks, length, -(length + 1 + gap) * extent, inner, &type);
 		break;
 	}
@@ -367,8 +372,8 @@ static struct layout fresh(struct rng *r, enum atom atom, long n)
 	return l;
 }
 
-/* `units` elements of a signature as this rank has them, in `*count` elements of a type: one that is kept, one of its own for this
- * call, or one for all units together unless `unit_wise`.
+/* `units` elements of a signature as this rank has them, in `*count` elements of a type: one that
+ * is kept, one of its own for this call, or one for all units together unless `unit_wise`.
  */
 static struct layout layout(struct context *c, struct rng *r, int s, long units, int unit_wise, int *count)
 {
@@ -402,7 +407,8 @@ static void drop(struct layout *l)
 
 /* Buffers. */
 
-/* Memory with bytes from `low` to before `high`, those that a rank knows, and guards on both sides. */
+/* Memory with bytes from `low` to before `high`, those that a rank knows, and guards on both
+ * sides. */
 static struct buffer allocate(struct rng *r, MPI_Aint low, MPI_Aint high, enum atom atom)
 {
 	struct buffer b;
@@ -446,7 +452,8 @@ static uint64_t sum_of(const struct buffer *b)
 		return 0;
 	if (b->atom != LONG_DOUBLE)
 		return digest(sum, b->raw, b->size);
-	/* The six bytes behind a number of ten are anybody's: libraries copy numbers, bytes, or what was in their own memory. */
+	/* The six bytes behind a number of ten are anybody's: libraries copy numbers, bytes, or
+	 * what was in their own memory. */
 	size_t first = (size_t)(b->base - b->raw) % 16;
 	for (size_t i = first; i + 16 <= b->size; i += 16)
 		sum = digest(sum, b->raw + i, 10);
@@ -620,7 +627,8 @@ static void make_group(struct context *c, struct rng *r, int kind)
 	MPI_Comm_set_errhandler(g->comm, MPI_ERRORS_RETURN);
 }
 
-/* What the steps of an epoch have in common, as if all steps before had been. A communicator lives for some epochs. */
+/* What the steps of an epoch have in common, as if all steps before had been. A communicator lives
+ * for some epochs. */
 static void begin_epoch(struct context *c, int epoch, int is_first)
 {
 	for (int kind = 0; kind < GROUPS; kind++) {
@@ -641,7 +649,8 @@ static void begin_epoch(struct context *c, int epoch, int is_first)
 	for (int i = 0; i < SIGNATURES; i++) {
 		struct signature *s = &c->signatures[i];
 		s->atom = below(&r, ATOMS);
-		/* MPICH 4.0.2 and 5.0.2 count long messages of MPI_DOUBLE_INT differently at both ends: they hang, or are too long. */
+		/* MPICH 4.0.2 and 5.0.2 count long messages of MPI_DOUBLE_INT differently at both
+		 * ends: they hang, or are too long. */
 		if (MPICH_MAJOR && s->atom == PAIR)
 			s->atom = INT64;
 		/* MPICH 4.0.2 says of long messages of structures that they are too long. */

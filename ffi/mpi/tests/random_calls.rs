@@ -2,16 +2,18 @@
 
 //! Random messages and collectives, plain and with `libcopy_mpi.so`: every call gives the same.
 //!
-//! Steps depend on the seed and their number alone, so they are run in blocks. Where a plain run crashes, hangs, or differs
-//! from another plain run, the MPI library is at fault: the steps are named on standard error and left out. A difference ends
-//! the test, with the arguments that make it again.
+//! Steps depend on the seed and their number alone, so they are run in blocks. Where a plain run
+//! crashes, hangs, or differs from another plain run, the MPI library is at fault: the steps are
+//! named on standard error and left out. A difference ends the test, with the arguments that make
+//! it again.
 //!
 //! | variable | meaning | default |
 //! |---|---|---|
 //! | `LIBCOPY_TEST_CALLS` | calls per library that are to be compared | 400 |
 //! | `LIBCOPY_TEST_SEED` | the first seed; each number of ranks and threads has the next one | 1 |
 //!
-//! With `LIBCOPY_TEST_CALLS` set, 2 to 5 ranks and two threads are tried, otherwise the first two of `SHAPES`.
+//! With `LIBCOPY_TEST_CALLS` set, 2 to 5 ranks and two threads are tried, otherwise the first two
+//! of `SHAPES`.
 
 #[allow(dead_code)]
 mod common;
@@ -248,8 +250,8 @@ impl Outcome {
             let again = (0..3).map(|_| block.run(&[], LIMIT));
             let mut unsteady =
                 again.filter(|again| !again.is_well() || plain.difference(again).is_some());
-            // A crash or a hang that does not come again: the libraries have such ones, plain as well. Bytes that differ are
-            // never excused.
+            // A crash or a hang that does not come again: the libraries have such ones, plain as
+            // well. Bytes that differ are never excused.
             let again = || block.run(environment, LIMIT + 5 * plain.took);
             let comes_again = ours.is_well() || (0..2).any(|_| !again().is_well());
             match unsteady.next() {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
-/* Random messages of types that are committed together, by the functions that send and receive, between random ranks;
- * every byte is compared, gaps as well. Prints a line per rank, the same with any library. Two ranks or more.
+/* Random messages of types that are committed together, by the functions that send and receive,
+ * between random ranks; every byte is compared, gaps as well. Prints a line per rank, the same with
+ * any library. Two ranks or more.
  *
  * usage: rdma ROUNDS SEED [barrier]
  * With `barrier' receivers wait in MPI_Barrier before they complete their receives.
@@ -27,7 +28,8 @@ static struct type types[TYPES];
 static int rank, ranks;
 static unsigned char *from, *to;
 
-/* `n' blocks of `len' bytes every `stride', if `len' is not 0, else of random lengths and distances. */
+/* `n' blocks of `len' bytes every `stride', if `len' is not 0, else of random lengths and
+ * distances. */
 static void make(struct type *type, int n, int len, int stride, uint64_t *state)
 {
 	MPI_Datatype inner;
@@ -130,7 +132,8 @@ static void run_round(uint64_t number, uint64_t *state, int barrier)
 			MPI_Wait(&request, MPI_STATUS_IGNORE);
 			break;
 		case 7:
-			/* A message as long as a header, and another tag, which no such message has had. */
+			/* A message as long as a header, and another tag, which no such message has
+			 * had. */
 			memset(own, number, sizeof(own));
 			MPI_Send(own, OWN, MPI_BYTE, b, 10 + tag, world);
 			MPI_Send(from, count, out->type, b, 10 + tag, world);

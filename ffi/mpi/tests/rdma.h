@@ -24,7 +24,8 @@ static inline unsigned char stream(uint64_t message, size_t i)
 	return (message * 0x9e3779b97f4a7c15u + i * 0xff51afd7ed558ccdu) >> 56;
 }
 
-/* `inner', which is freed, with `span' bytes from element to element; committed together where that can be. */
+/* `inner', which is freed, with `span' bytes from element to element; committed together where that
+ * can be. */
 static inline void commit(MPI_Datatype inner, MPI_Aint span, MPI_Datatype *type, MPI_Comm comm)
 {
 	MPI_Type_create_resized(inner, 0, span, type);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Typed messages between nodes that are network namespaces, without an RDMA device: all that is matched, announced and
-//! handed back is as with one, and the bytes go through the MPI library. `scripts/rdma-in-guest` runs the same program
-//! with devices in the virtual machine.
+//! Typed messages between nodes that are network namespaces, without an RDMA device: all that is
+//! matched, announced and handed back is as with one, and the bytes go through the MPI library.
+//! `scripts/rdma-in-guest` runs the same program with devices in the virtual machine.
 
 // Other tests use other parts of it.
 #[allow(dead_code)]
@@ -104,7 +104,8 @@ fn sum(report: &str, name: &str) -> u64 {
     lines.filter_map(number).sum()
 }
 
-/// How many calls of a function all ranks have done past the library, as their reports say: the second column.
+/// How many calls of a function all ranks have done past the library, as their reports say: the
+/// second column.
 fn calls_by_nodes(report: &str, function: &str) -> u64 {
     let calls = common::counted(report, 2);
     let its = calls.iter().filter(|(name, _)| *name == function);
@@ -188,8 +189,8 @@ const SHORT_LIMIT: Duration = Duration::from_secs(180);
 #[test]
 fn a_rank_that_has_died_is_not_waited_for() {
     let nobody_ends_others: &[&str] = &["--launcher-option", "-disable-auto-cleanup"];
-    // What becomes of the receiver, and options: MPICH's launcher ends the other ranks here only if a signal has ended one,
-    // and Open MPI's always.
+    // What becomes of the receiver, and options: MPICH's launcher ends the other ranks here only if
+    // a signal has ended one, and Open MPI's always.
     let endings: [(&str, &[&str]); 3] = [
         ("killed", &[]),
         ("aborted", &[]),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
-/* Typed messages between two ranks on two machines where headers could be mistaken for others, or for messages of the
- * program's own. Prints a line per rank, the same with any library.
+/* Typed messages between two ranks on two machines where headers could be mistaken for others, or
+ * for messages of the program's own. Prints a line per rank, the same with any library.
  */
 #include "rdma.h"
 #include <stdlib.h>
@@ -63,7 +63,8 @@ static void receive(int count, int tag, MPI_Comm comm)
 	check(buffer, count, tag + count);
 }
 
-/* The other rank goes on. Receivers wait in the MPI library, so what was sent before has been handed to that. */
+/* The other rank goes on. Receivers wait in the MPI library, so what was sent before has been
+ * handed to that. */
 static void signal_other(void)
 {
 	int one = 1;

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
-/* The end of a program in which one rank calls MPI_Finalize while the other still receives what that has sent, and does not
- * receive all of it. Prints a line per rank.
+/* The end of a program in which one rank calls MPI_Finalize while the other still receives what
+ * that has sent, and does not receive all of it. Prints a line per rank.
  *
  * usage: rdma_end 1 [dead|killed|aborted|received]
- * With `dead' the receiver ends without MPI_Finalize; with `killed' it is killed; with `aborted' it ends and the sender calls
- * MPI_Abort, with 3 if all is right, once it has sent everything (MPICH's launcher may lose what was printed before): MPI_Finalize of MPICH, without libcopy_mpi.so too, waits for the dead.
- * With `received' all is received at last: with MPICH 4.2, without libcopy_mpi.so too, MPI_Finalize of a process fails that
- * has messages left, and the others wait for it.
+ * With `dead' the receiver ends without MPI_Finalize; with `killed' it is killed; with `aborted' it
+ * ends and the sender calls MPI_Abort, with 3 if all is right, once it has sent everything (MPICH's
+ * launcher may lose what was printed before): MPI_Finalize of MPICH, without libcopy_mpi.so too,
+ * waits for the dead. With `received' all is received at last: with MPICH 4.2, without
+ * libcopy_mpi.so too, MPI_Finalize of a process fails that has messages left, and the others wait
+ * for it.
  */
 #include "rdma.h"
 #include <signal.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
-/* MPI_Alltoallw and MPI_Neighbor_alltoallw with types that are committed together, and nonblocking sends among them; every byte
- * is compared, gaps as well. Prints a line per rank, the same with any library.
+/* MPI_Alltoallw and MPI_Neighbor_alltoallw with types that are committed together, and nonblocking
+ * sends among them; every byte is compared, gaps as well. Prints a line per rank, the same with any
+ * library.
  *
  * usage: rdma_exchange ROUNDS SEED
  */
@@ -128,7 +129,8 @@ static void among_neighbours(uint64_t round, MPI_Comm cart)
 	exchange(round, cart, 2, both, 2, both, 1);
 }
 
-/* A message of the program's own under way with the tag that the library may use, to the rank behind this one. */
+/* A message of the program's own under way with the tag that the library may use, to the rank
+ * behind this one. */
 static void beside(uint64_t round)
 {
 	int to = (rank + 1) % ranks, from = (rank + ranks - 1) % ranks, got;

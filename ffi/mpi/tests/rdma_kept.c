@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
-/* Messages from and to the same addresses, whose memory is unmapped, replaced, moved or given back between some of them: what
- * is kept for the next message must not be that of memory which is gone. The first and the last rank exchange a message in
- * each round. Prints a line per rank.
+/* Messages from and to the same addresses, whose memory is unmapped, replaced, moved or given back
+ * between some of them: what is kept for the next message must not be that of memory which is gone.
+ * The first and the last rank exchange a message in each round. Prints a line per rank.
  *
  * usage: rdma_kept ROUNDS
  */

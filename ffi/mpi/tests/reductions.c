@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /*
- * Reduces the same numbers again and again, while ranks come late and others take their processors, and says how
- * often a result had other bits than the first one, and what hash all first ones have.
+ * Reduces the same numbers again and again, while ranks come late and others take their processors,
+ * and says how often a result had other bits than the first one, and what hash all first ones have.
  *
  *   reductions CALLS [BYTES...]
  *
- * The numbers differ by many orders of magnitude, so that a sum depends on the order in which it is made.
+ * The numbers differ by many orders of magnitude, so that a sum depends on the order in which it is
+ * made.
  */
 #include <mpi.h>
 #include <pthread.h>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* With -DLIBRARY, a library that looks like an MPI library from outside (with -DOPEN_MPI, -DMPICH or
- * neither, and with -DABI=N a version of the standard ABI, -1 for none), has no communicator at all, and says what it is asked for; without, a program for it. */
+/* With -DLIBRARY, a library that looks like an MPI library from outside (with -DOPEN_MPI, -DMPICH
+ * or neither, and with -DABI=N a version of the standard ABI, -1 for none), has no communicator at
+ * all, and says what it is asked for; without, a program for it. */
 #include <stdio.h>
 
 #ifdef LIBRARY

@@ -5,8 +5,8 @@
  *
  *   repacked MESSAGES
  *
- * With -DSLOW -shared, to be preloaded behind libcopy_mpi.so: the library takes some nanoseconds of the virtual
- * clock to pack elements, until a thousand messages are sent, and nothing later.
+ * With -DSLOW -shared, to be preloaded behind libcopy_mpi.so: the library takes some nanoseconds of
+ * the virtual clock to pack elements, until a thousand messages are sent, and nothing later.
  */
 #ifdef SLOW
 #define _GNU_SOURCE

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Ranks that lose the right to read each other's memory after MPI_Init. Prints one line for each call, the
- * same with libcopy_mpi.so and without it. Two ranks or more; started by root.
+/* Ranks that lose the right to read each other's memory after MPI_Init. Prints one line for each
+ * call, the same with libcopy_mpi.so and without it. Two ranks or more; started by root.
  *
  * usage: rights one|all early|late|raw CASE...   rank 1, or all, become another user
  *        late: after some calls; raw: by the system call, which nobody else hears of
@@ -65,8 +65,8 @@ static void messages(void)
 		     MPI_STATUS_IGNORE);
 }
 
-/* The receiver is late, so that the sender packs, and goes on to wait in a call of ours: what is packed
- * gets to a receiver that must not read it only from there. */
+/* The receiver is late, so that the sender packs, and goes on to wait in a call of ours: what is
+ * packed gets to a receiver that must not read it only from there. */
 static void late(void)
 {
 	MPI_Request answer;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /* An MPI library as libcopy_mpi.so finds it when this is preloaded behind it: with the functions of
- * MPI 4.1 that look at several requests, and, if SHIM_FAIL is set, without an answer to rank 1 about
- * who is who in its groups.
+ * MPI 4.1 that look at several requests, and, if SHIM_FAIL is set, without an answer to rank 1
+ * about who is who in its groups.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Short messages of derived types between two ranks, each several times with the same types, as programs
- * that exchange halos send them; prints what arrived, gaps included, and what the statuses say.
+/* Short messages of derived types between two ranks, each several times with the same types, as
+ * programs that exchange halos send them; prints what arrived, gaps included, and what the statuses
+ * say.
  *
  * usage: short
  */
@@ -97,7 +98,8 @@ int main(int argc, char **argv)
 					} else if (i % 4) {
 						MPI_Send(from, 1, out, 1, i, MPI_COMM_WORLD);
 					} else {
-						/* The second one is not received before the first one is complete. */
+						/* The second one is not received before the first
+						 * one is complete. */
 						MPI_Issend(from, 1, out, 1, i, MPI_COMM_WORLD, requests);
 						MPI_Isend(from, 1, out, 1, 99, MPI_COMM_WORLD, requests + 1);
 						MPI_Waitall(2, requests, both);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Cases of a test program, which runs those that its arguments name, in their order, by all ranks together. */
+/* Cases of a test program, which runs those that its arguments name, in their order, by all ranks
+ * together. */
 #include "device.h"
 
 struct test_case {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* A tool with MPI_ names, to be preloaded or linked: counts what it wraps, hands it to PMPI_, and tells at
- * MPI_Finalize what it has counted. Which functions it wraps is chosen when it is compiled:
+/* A tool with MPI_ names, to be preloaded or linked: counts what it wraps, hands it to PMPI_, and
+ * tells at MPI_Finalize what it has counted. Which functions it wraps is chosen when it is
+ * compiled:
  *
  * -DRECEIVING   MPI_Recv, MPI_Wait
  * -DCOMPLETING  MPI_Waitall

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Messages and collectives that libcopy_mpi.so intercepts, completed by the functions that tools wrap.
- * Prints how many elements arrived wrong.
+/* Messages and collectives that libcopy_mpi.so intercepts, completed by the functions that tools
+ * wrap. Prints how many elements arrived wrong.
  */
 #include <mpi.h>
 #include <stdio.h>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Messages that are longer than the receives that they match: 19,984 bytes, which are intercepted, into 9,984, which
- * are fewer than any message has that is. Every function that completes a receive says MPI_ERR_TRUNCATE. Messages of
- * the program's own that are as long as headers arrive meanwhile. Three ranks; prints what each function said.
+/* Messages that are longer than the receives that they match: 19,984 bytes, which are intercepted,
+ * into 9,984, which are fewer than any message has that is. Every function that completes a receive
+ * says MPI_ERR_TRUNCATE. Messages of the program's own that are as long as headers arrive
+ * meanwhile. Three ranks; prints what each function said.
  *
  * usage: truncated
  */
@@ -174,7 +175,8 @@ static void once(enum way way, int typed, int seed, int shown)
 		       left && way != PERSISTENT ? ", left" : "", is_more(SHORT, seed) ? "right" : "wrong");
 }
 
-/* A message that is as long as a header, with the same tag, while one is under way with such a header. */
+/* A message that is as long as a header, with the same tag, while one is under way with such a
+ * header. */
 static void beside(int length, int seed)
 {
 	MPI_Request large, small;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
 /*
- * A clock for libcopy_mpi.so that no other program and no slow machine disturbs, for programs that include this.
+ * A clock for libcopy_mpi.so that no other program and no slow machine disturbs, for programs that
+ * include this.
  *
- * VIRTUAL_CLOCK=FILE: all processes that name the same file have one clock; VIRTUAL_CLOCK=own: each process has its
- * own. It goes on by a nanosecond whenever libcopy_mpi.so looks at it, and by a thousand seconds whenever
- * libcopy_mpi.so reads or writes another process's memory. So what it intercepts takes longer than what it forwards, by far more
- * than any wait adds.
+ * VIRTUAL_CLOCK=FILE: all processes that name the same file have one clock; VIRTUAL_CLOCK=own: each
+ * process has its own. It goes on by a nanosecond whenever libcopy_mpi.so looks at it, and by a
+ * thousand seconds whenever libcopy_mpi.so reads or writes another process's memory. So what it
+ * intercepts takes longer than what it forwards, by far more than any wait adds.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -203,7 +203,8 @@ int main(int argc, char **argv)
 	MPI_Waitall(2, requests, statuses);
 	show("fork", 0, received(&statuses[0]));
 
-	/* Nobody asks for the send again, and its sender is done with MPI. MPICH itself hangs then. */
+	/* Nobody asks for the send again, and its sender is done with MPI. MPICH itself hangs
+	 * then. */
 	if (argc > 1) {
 	} else if (rank == 0) {
 		MPI_Isend(a, 1, rows, 1, 1, MPI_COMM_WORLD, &request);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* MPI_Alltoallw and MPI_Alltoallv within one array: columns that are sent lie beside columns that are received, so that
- * both buffers have one address, and equal lengths and places, but other types. Then one of the two ranks gives the
- * elements at MPI_BOTTOM, which the MPI library packs. Prints how many elements were wrong. */
+/* MPI_Alltoallw and MPI_Alltoallv within one array: columns that are sent lie beside columns that
+ * are received, so that both buffers have one address, and equal lengths and places, but other
+ * types. Then one of the two ranks gives the elements at MPI_BOTTOM, which the MPI library packs.
+ * Prints how many elements were wrong. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,6 @@ use super::handle::{give, handle, libcopy_type_t, list};
 use crate::error::{Failure, invalid};
 use libcopy::datatype::{Datatype, Distribution, Named, Order};
 use std::ffi::{CStr, c_char, c_int};
-use std::sync::Arc;
 
 fn order_of(order: c_int) -> Result<Order, Failure> {
     match order {
@@ -260,17 +259,13 @@ pub unsafe extern "C" fn libcopy_type_struct(
     // SAFETY: the caller's promise.
     unsafe {
         give(type_out, || {
-            let children: Result<Arc<[Datatype]>, Failure> = list("children", children, count)?
+            let children: Result<Vec<&Datatype>, Failure> = list("children", children, count)?
                 .iter()
-                .map(|child| Ok(handle(*child)?.datatype.clone()))
+                .map(|child| Ok(&handle(*child)?.datatype))
                 .collect();
             let blocklengths = list("blocklengths", blocklengths, count)?;
             let displacements = list("displacements", displacements, count)?;
-            Ok(Datatype::structure_of(
-                blocklengths,
-                displacements,
-                children?,
-            )?)
+            Ok(Datatype::structure(blocklengths, displacements, children?)?)
         })
     }
 }

@@ -21,17 +21,18 @@ fn driver() -> Result<&'static Driver, Failure> {
     Ok(Driver::loaded().ok_or_else(none)??)
 }
 
-/// `libcopy_type_pack` by kernels, submitted to a CUDA stream: returns before the bytes are there, and what is
-/// submitted to `stream` later finds them. `buffer` and `packed` are device, managed or pinned memory. `stream` is a
-/// `CUstream` or `cudaStream_t` of the context that the memory belongs to; null is the legacy default stream. The type
-/// may be freed before the stream has done it; freeing it waits then. `LIBCOPY_EINVAL`: pageable memory;
-/// `LIBCOPY_EGPU`: a program that has not loaded the CUDA driver (12.0 or newer), a stream of another context, a
-/// call of the driver that failed.
+/// `libcopy_type_pack` by kernels, submitted to a CUDA stream: returns before the bytes are there,
+/// and what is submitted to `stream` later finds them. `buffer` and `packed` are device, managed or
+/// pinned memory. `stream` is a `CUstream` or `cudaStream_t` of the context that the memory belongs
+/// to; null is the legacy default stream. The type may be freed before the stream has done it;
+/// freeing it waits then. `LIBCOPY_EINVAL`: pageable memory; `LIBCOPY_EGPU`: a program that has not
+/// loaded the CUDA driver (12.0 or newer), a stream of another context, a call of the driver that
+/// failed.
 ///
 /// # Safety
 ///
-/// Until the stream has done it the data of the layout is readable, `packed` writable for `max` bytes, and they do not
-/// overlap; `actual` points to a number, `stream` is a stream.
+/// Until the stream has done it the data of the layout is readable, `packed` writable for `max`
+/// bytes, and they do not overlap; `actual` points to a number, `stream` is a stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn libcopy_type_pack_gpu(
     buffer: *const c_void,
@@ -44,8 +45,8 @@ pub unsafe extern "C" fn libcopy_type_pack_gpu(
     actual: *mut usize,
 ) -> c_int {
     guarded(|| {
-        // SAFETY: the caller's promise; the range lies in the stream. The handle keeps the layout, or drops it with
-        // `cuMemFree`, which waits for the kernels.
+        // SAFETY: the caller's promise; the range lies in the stream. The handle keeps the layout,
+        // or drops it with `cuMemFree`, which waits for the kernels.
         unsafe {
             let datatype = handle(datatype)?;
             // Before a plan is made that nobody could use.
@@ -59,13 +60,13 @@ pub unsafe extern "C" fn libcopy_type_pack_gpu(
     })
 }
 
-/// `libcopy_type_unpack` by kernels, submitted to a CUDA stream; see `libcopy_type_pack_gpu`. Types with entries that
-/// overlap give `LIBCOPY_EINVAL`: kernels write in any order.
+/// `libcopy_type_unpack` by kernels, submitted to a CUDA stream; see `libcopy_type_pack_gpu`. Types
+/// with entries that overlap give `LIBCOPY_EINVAL`: kernels write in any order.
 ///
 /// # Safety
 ///
-/// Until the stream has done it `packed` is readable for `length` bytes, the data of the layout writable, and they do
-/// not overlap; `actual` points to a number, `stream` is a stream.
+/// Until the stream has done it `packed` is readable for `length` bytes, the data of the layout
+/// writable, and they do not overlap; `actual` points to a number, `stream` is a stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn libcopy_type_unpack_gpu(
     packed: *const c_void,

@@ -65,8 +65,8 @@ impl libcopy_type_t {
         Ok(Layout::new(&self.datatype, count)?)
     }
 
-    /// The plan for the GPU of `count` elements. Dropping a plan frees its tables with `cuMemFree`, which waits for
-    /// the kernels that read them.
+    /// The plan for the GPU of `count` elements. Dropping a plan frees its tables with `cuMemFree`,
+    /// which waits for the kernels that read them.
     pub(crate) fn gpu_layout(&self, count: u64) -> Result<Arc<GpuLayout>, Failure> {
         let mut known = lock(&self.gpu);
         let used = match known.iter().position(|(of, _)| *of == count) {

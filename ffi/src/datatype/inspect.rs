@@ -322,11 +322,11 @@ pub unsafe extern "C" fn libcopy_type_contents(
         unsafe {
             let contents = handle(datatype)?.datatype.contents();
             let (all_integers, all_counts) = arguments(contents)?;
-            let children = contents.children();
+            let number = contents.envelope().datatypes as usize;
             for (what, room, needed) in [
                 ("integers", max_integers, all_integers.len()),
                 ("counts", max_counts, all_counts.len()),
-                ("types", max_types, children.len()),
+                ("types", max_types, number),
             ] {
                 if room < needed {
                     return Err(invalid(format!(
@@ -336,10 +336,10 @@ pub unsafe extern "C" fn libcopy_type_contents(
             }
             let integers = list_mut("integers", integers, all_integers.len())?;
             let counts = list_mut("counts", counts, all_counts.len())?;
-            let types = list_mut("types", types, children.len())?;
+            let types = list_mut("types", types, number)?;
             integers.copy_from_slice(&all_integers);
             counts.copy_from_slice(&all_counts);
-            for (to, child) in types.iter_mut().zip(children) {
+            for (to, child) in types.iter_mut().zip(contents.children()) {
                 // What stood there may be anything: it is written, not dropped.
                 (&raw mut *to).write(new_handle(child.clone()));
             }

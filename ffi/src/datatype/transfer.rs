@@ -23,8 +23,9 @@ pub(crate) fn addressed(what: &str, buffer: *const c_void, layout: &Layout) -> R
     Ok(())
 }
 
-/// The bytes of the packed stream that a call moves between elements at `buffer` and `packed`: those from
-/// byte `offset` on, at most `max`; and how many. If there are any, neither address may be null.
+/// The bytes of the packed stream that a call moves between elements at `buffer` and `packed`:
+/// those from byte `offset` on, at most `max`; and how many. If there are any, neither address may
+/// be null.
 pub(crate) fn moved(
     layout: &Layout,
     offset: u64,
@@ -81,8 +82,8 @@ pub unsafe extern "C" fn libcopy_type_pack(
 }
 
 /// Unpacks `length` bytes that belong at byte `offset` of the packed stream into `count` elements
-/// at `buffer`; what lies behind the stream's end is left alone. `*actual` is how many. Where entries
-/// of the type overlap, the last one in the type map wins, as in MPI libraries.
+/// at `buffer`; what lies behind the stream's end is left alone. `*actual` is how many. Where
+/// entries of the type overlap, the last one in the type map wins, as in MPI libraries.
 ///
 /// # Safety
 ///

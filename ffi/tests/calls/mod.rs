@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Random calls of the C API, with arguments that the header allows and with those that it calls an error: null pointers,
-//! ranks and roots that do not exist, counts beyond all memory. Every buffer is as long as it has to be and no longer. A
-//! call must return one of the codes that it may, within a second.
+//! Random calls of the C API, with arguments that the header allows and with those that it calls an
+//! error: null pointers, ranks and roots that do not exist, counts beyond all memory. Every buffer
+//! is as long as it has to be and no longer. A call must return one of the codes that it may,
+//! within a second.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};

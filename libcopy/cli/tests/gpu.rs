@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `libcopy gpu` and `libcopy bench gpu` with the stand-in for the CUDA driver (`tests/fakecuda`), and without a driver.
+//! `libcopy gpu` and `libcopy bench gpu` with the stand-in for the CUDA driver (`tests/fakecuda`),
+//! and without a driver.
 
 #[path = "../../gpu/tests/common/compile.rs"]
 mod compile;

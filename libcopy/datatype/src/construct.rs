@@ -6,11 +6,11 @@
 //! computes from its children's in time proportional to its arguments. Nothing here recurses, so
 //! types may be nested to any depth; the last handle of a deep type is dropped in a loop.
 
-use std::sync::Arc;
-
-use super::datatype::{Contents, Datatype, Distribution, Facts, Order, fastest_first};
+use super::datatype::{
+    Contents, Datatype, Dimensions, Distribution, Facts, Members, Order, fastest_first,
+};
 use super::signature::Signature;
-use crate::{Error, Result};
+use crate::{Error, Result, room};
 
 /// `n` copies of something at a distance of `step`: the displacements' smallest and largest.
 fn sweep(n: u64, step: i128) -> (i128, i128) {
@@ -18,8 +18,8 @@ fn sweep(n: u64, step: i128) -> (i128, i128) {
     (last.min(0), last.max(0))
 }
 
-/// Blocks of `lengths[i]` copies each: the smallest and largest displacement of a copy, `unit` bytes
-/// each, and how many there are.
+/// Blocks of `lengths[i]` copies each: the smallest and largest displacement of a copy, `unit`
+/// bytes each, and how many there are.
 fn sweep_list(lengths: &[u64], places: &[i64], unit: i64, step: i64) -> (i128, i128, i128) {
     // Numbers of which all products and sums fit into 64 bits, which are most, take a tenth of the
     // time.
@@ -147,8 +147,8 @@ impl Gathered {
         let mut ub = self.marked_ub.or(self.ub).unwrap_or(0);
         narrow("the extent of the new type", ub.saturating_sub(lb), &how)?;
         if self.marked_ub.is_none() && ub > lb {
-            // The epsilon of section 5.1.7: an array of these keeps its elements aligned. The extent
-            // fits into 64 bits, in which a division takes less time.
+            // The epsilon of section 5.1.7: an array of these keeps its elements aligned. The
+            // extent fits into 64 bits, in which a division takes less time.
             let align = u64::from(self.align);
             let behind = (ub - lb) as u64 % align;
             ub += i128::from(if behind > 0 { align - behind } else { 0 });
@@ -289,8 +289,8 @@ impl Datatype {
     pub fn indexed(&self, blocklengths: &[u64], displacements: &[i64]) -> Result<Datatype> {
         let facts = self.blocks(displacements, self.extent(), Lengths::Each(blocklengths))?;
         let contents = Contents::Indexed {
-            blocklengths: blocklengths.into(),
-            displacements: displacements.into(),
+            blocklengths: room::copied(blocklengths)?.into(),
+            displacements: room::copied(displacements)?.into(),
             child: self.clone(),
         };
         Ok(Datatype::new(contents, facts))
@@ -304,8 +304,8 @@ impl Datatype {
     pub fn hindexed(&self, blocklengths: &[u64], displacements: &[i64]) -> Result<Datatype> {
         let facts = self.blocks(displacements, 1, Lengths::Each(blocklengths))?;
         let contents = Contents::Hindexed {
-            blocklengths: blocklengths.into(),
-            displacements: displacements.into(),
+            blocklengths: room::copied(blocklengths)?.into(),
+            displacements: room::copied(displacements)?.into(),
             child: self.clone(),
         };
         Ok(Datatype::new(contents, facts))
@@ -320,7 +320,7 @@ impl Datatype {
         let facts = self.blocks(displacements, self.extent(), Lengths::All(blocklength))?;
         let contents = Contents::IndexedBlock {
             blocklength,
-            displacements: displacements.into(),
+            displacements: room::copied(displacements)?.into(),
             child: self.clone(),
         };
         Ok(Datatype::new(contents, facts))
@@ -335,7 +335,7 @@ impl Datatype {
         let facts = self.blocks(displacements, 1, Lengths::All(blocklength))?;
         let contents = Contents::HindexedBlock {
             blocklength,
-            displacements: displacements.into(),
+            displacements: room::copied(displacements)?.into(),
             child: self.clone(),
         };
         Ok(Datatype::new(contents, facts))
@@ -387,24 +387,19 @@ impl Datatype {
     /// # Errors
     ///
     /// Arrays of different lengths; sizes or bounds that do not fit into 64 bits.
-    pub fn structure(
+    pub fn structure<'a>(
         blocklengths: &[u64],
         displacements: &[i64],
-        children: &[Datatype],
+        children: impl IntoIterator<Item = &'a Datatype>,
     ) -> Result<Datatype> {
-        Datatype::structure_of(blocklengths, displacements, children.into())
+        let children = Members::new(children)?;
+        Datatype::structure_of(blocklengths, displacements, children)
     }
 
-    /// As [`Datatype::structure`], of handles that become those of the new type: a handle is cloned
-    /// nowhere.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Datatype::structure`].
-    pub fn structure_of(
+    fn structure_of(
         blocklengths: &[u64],
         displacements: &[i64],
-        children: Arc<[Datatype]>,
+        children: Members,
     ) -> Result<Datatype> {
         same_length("blocklengths", blocklengths.len(), children.len())?;
         same_length("displacements", displacements.len(), children.len())?;
@@ -412,11 +407,11 @@ impl Datatype {
         let mut signature = Signature::EMPTY;
         let mut first = 0;
         // Neighbours of one type are blocks of it.
-        for same in children.chunk_by(Datatype::is) {
-            let range = first..first + same.len();
+        for (n, child) in children.runs() {
+            let range = first..first + n;
             first = range.end;
             let (lengths, places) = (&blocklengths[range.clone()], &displacements[range]);
-            let child = &same[0].0.facts;
+            let child = &child.0.facts;
             let (low, high, copies) = match (lengths, places) {
                 (&[length], &[place]) => {
                     let (before, behind) = sweep(length, i128::from(child.extent()));
@@ -435,8 +430,8 @@ impl Datatype {
         }
         let facts = all.finish(signature, || format!("{} blocks", children.len()))?;
         let contents = Contents::Struct {
-            blocklengths: blocklengths.into(),
-            displacements: displacements.into(),
+            blocklengths: room::copied(blocklengths)?.into(),
+            displacements: room::copied(displacements)?.into(),
             children,
         };
         Ok(Datatype::new(contents, facts))
@@ -503,9 +498,9 @@ impl Datatype {
         let signature = child.signature.repeat(copies);
         let facts = resize(all.finish(signature, how)?, 0, stride, how)?;
         let contents = Contents::Subarray {
-            sizes: sizes.into(),
-            subsizes: subsizes.into(),
-            starts: starts.into(),
+            sizes: Dimensions::new(sizes)?,
+            subsizes: Dimensions::new(subsizes)?,
+            starts: Dimensions::new(starts)?,
             order,
             child: self.clone(),
         };
@@ -548,7 +543,7 @@ impl Datatype {
         if rank >= size {
             return Err(Error::argument("rank", rank, ..size));
         }
-        let mut coordinates = vec![0; sizes.len()];
+        let mut coordinates = room::filled(0, sizes.len())?;
         let mut rest = rank;
         for dimension in (0..sizes.len()).rev() {
             coordinates[dimension] = rest % processes[dimension];
@@ -573,9 +568,9 @@ impl Datatype {
         let contents = Contents::Darray {
             size,
             rank,
-            sizes: sizes.into(),
-            distributions: distributions.into(),
-            processes: processes.into(),
+            sizes: room::copied(sizes)?.into(),
+            distributions: room::copied(distributions)?.into(),
+            processes: room::copied(processes)?.into(),
             order,
             child: self.clone(),
         };
@@ -712,9 +707,51 @@ mod tests {
         let far = (1 << 61) - 1;
         let pair = Datatype::named(Named::Double).hindexed(&[1, 1], &[far, 0]);
         let both = pair.unwrap().hindexed_block(3, &[0, 0]).unwrap();
-        assert_eq!(both.commit().size(), 96);
+        assert_eq!(both.commit().unwrap().size(), 96);
         let wide = Datatype::named(Named::Byte).hvector(2, 1, i64::MAX - 1);
-        assert_eq!(wide.unwrap().commit().segments(), 2);
+        assert_eq!(wide.unwrap().commit().unwrap().segments(), 2);
+    }
+
+    #[test]
+    fn neighbours_of_one_type_are_one_user_of_it() {
+        let (a, b) = (
+            Datatype::named(Named::Int).dup(),
+            Datatype::named(Named::Byte).dup(),
+        );
+        let users = |of: &Datatype| std::sync::Arc::strong_count(&of.0);
+        let order = [&a, &a, &a, &b, &a, &a, &b, &b];
+        let places = [0, 4, 8, 12, 16, 20, 24, 25];
+        let made = Datatype::structure(&[1; 8], &places, order).unwrap();
+        assert_eq!((users(&a), users(&b)), (3, 3));
+        let Contents::Struct { children, .. } = made.contents() else {
+            panic!("{made:?}");
+        };
+        assert_eq!((children.len(), children.iter().len()), (8, 8));
+        for (i, child) in order.into_iter().enumerate() {
+            assert!(children.get(i).is_some_and(|same| same.is(child)), "{i}");
+        }
+        assert!(children.get(8).is_none());
+        assert!(
+            children
+                .iter()
+                .map(Datatype::id)
+                .eq(order.map(Datatype::id))
+        );
+        assert!(
+            made.contents()
+                .children()
+                .map(Datatype::id)
+                .eq(order.map(Datatype::id))
+        );
+        assert!(children.runs().map(|(n, _)| n).eq([3, 1, 2, 2]));
+        assert_eq!(made.envelope().datatypes, 8);
+        let again = Datatype::unflatten(&made.flatten().unwrap()).unwrap();
+        assert_eq!(again.expression(), made.expression());
+        assert_eq!(again.commit().unwrap(), made.commit().unwrap());
+        drop(made);
+        assert_eq!((users(&a), users(&b)), (1, 1));
+        let empty = Datatype::structure(&[], &[], []).unwrap();
+        assert_eq!((empty.contents().children().count(), empty.size()), (0, 0));
     }
 
     #[test]
@@ -788,7 +825,7 @@ mod tests {
                 prop_assert_eq!(u128::from(made.size()), copies * u128::from(at.size()));
                 let bounds = [made.true_lower_bound(), made.true_upper_bound()];
                 prop_assert!(bounds[0] <= bounds[1]);
-                prop_assert!(made.commit().size() == made.size());
+                prop_assert!(made.commit().unwrap().size() == made.size());
                 at = made;
             }
         }

@@ -2,10 +2,11 @@
 
 //! A position in a packed stream, and what lies there.
 //!
-//! The mechanism is [`State`], which network cards use too, over the canonical form. Seeking descends from the root: a
-//! division per stream, a binary search per irregular node. Going on from one piece to the next touches only the innermost
-//! frames. A state that is kept is a checkpoint in the sense of "Network-Accelerated Non-Contiguous Memory Transfers"
-//! (section 3.2.4): a later part of the stream is processed from there.
+//! The mechanism is [`State`], which network cards use too, over the canonical form. Seeking
+//! descends from the root: a division per stream, a binary search per irregular node. Going on from
+//! one piece to the next touches only the innermost frames. A state that is kept is a checkpoint in
+//! the sense of "Network-Accelerated Non-Contiguous Memory Transfers" (section 3.2.4): a later part
+//! of the stream is processed from there.
 
 use libcopy_walk::State;
 
@@ -14,7 +15,8 @@ use super::layout::{Layout, Segment};
 use super::offsets::Offsets;
 use crate::{Error, Result};
 
-/// Frames of a cursor; deeper forms are rare, and descended again from the root when the outer frames are needed.
+/// Frames of a cursor; deeper forms are rare, and descended again from the root when the outer
+/// frames are needed.
 const DEPTH: usize = 6;
 
 /// A position in the packed stream of a layout. Clones are independent.
@@ -105,11 +107,12 @@ impl Cursor {
         Ok(())
     }
 
-    /// The next segment, or what is left of it, at most `most` bytes, and moves behind it; `None` at
-    /// the end, and only there.
+    /// The next segment, or what is left of it, at most `most` bytes, and moves behind it; `None`
+    /// at the end, and only there.
     ///
-    /// If `most` is 0 the segment is empty: its offset is where the next byte lies, and the cursor stays where it is. So a
-    /// loop that asks for what is left of a limit has to end when nothing is left.
+    /// If `most` is 0 the segment is empty: its offset is where the next byte lies, and the cursor
+    /// stays where it is. So a loop that asks for what is left of a limit has to end when nothing
+    /// is left.
     ///
     /// ```
     /// use libcopy_datatype::{Datatype, Layout, Named, Segment};
@@ -153,10 +156,11 @@ impl Cursor {
         })
     }
 
-    /// Gives the segments of the next `most` bytes to `sink`, as many as are left, and moves behind them.
+    /// Gives the segments of the next `most` bytes to `sink`, as many as are left, and moves behind
+    /// them.
     ///
-    /// They are those that [`Cursor::next_segment`] returns one by one, but a list of offsets is read in one loop, which
-    /// takes a fraction of the instructions.
+    /// They are those that [`Cursor::next_segment`] returns one by one, but a list of offsets is
+    /// read in one loop, which takes a fraction of the instructions.
     ///
     /// ```
     /// use libcopy_datatype::{Datatype, Layout, Named};
@@ -188,9 +192,9 @@ impl Cursor {
         }
     }
 
-    /// The blocks from the position on, if it is at the beginning of one: as many as the innermost node of the form has
-    /// left, as it has them. `None` for pieces of different lengths, within a block, for offsets that do not fit into 32
-    /// bits, and at the end.
+    /// The blocks from the position on, if it is at the beginning of one: as many as the innermost
+    /// node of the form has left, as it has them. `None` for pieces of different lengths, within a
+    /// block, for offsets that do not fit into 32 bits, and at the end.
     ///
     /// ```
     /// use libcopy_datatype::{Blocks, Datatype, Layout, Named, Places};

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Datatypes, and how they were built: what `MPI_Type_get_envelope` and `MPI_Type_get_contents` ask.
+//! Datatypes, and how they were built: what `MPI_Type_get_envelope` and `MPI_Type_get_contents`
+//! ask.
 //!
-//! Nothing here recurses, so types may be nested to any depth; the last handle of a deep type is dropped in a
-//! loop.
+//! Nothing here recurses, so types may be nested to any depth; the last handle of a deep type is
+//! dropped in a loop.
 
 use std::fmt;
+use std::iter::repeat_n;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::form::Form;
 use super::named::Named;
 use super::signature::Signature;
+use crate::room;
 
 /// Which index of an array varies fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,7 +45,7 @@ pub struct Dimensions(Numbers);
 #[derive(Clone)]
 enum Numbers {
     Few(u8, [u64; 3]),
-    Many(Arc<[u64]>),
+    Many(Arc<Vec<u64>>),
 }
 
 impl std::ops::Deref for Dimensions {
@@ -56,16 +59,16 @@ impl std::ops::Deref for Dimensions {
     }
 }
 
-impl From<&[u64]> for Dimensions {
-    fn from(numbers: &[u64]) -> Self {
+impl Dimensions {
+    pub(super) fn new(numbers: &[u64]) -> room::Result<Dimensions> {
         let mut few = [0; 3];
-        Dimensions(match few.get_mut(..numbers.len()) {
+        Ok(Dimensions(match few.get_mut(..numbers.len()) {
             Some(all) => {
                 all.copy_from_slice(numbers);
                 Numbers::Few(numbers.len() as u8, few)
             }
-            None => Numbers::Many(numbers.into()),
-        })
+            None => Numbers::Many(Arc::new(room::copied(numbers)?)),
+        }))
     }
 }
 
@@ -74,6 +77,114 @@ impl fmt::Debug for Dimensions {
         (**self).fmt(f)
     }
 }
+
+/// The types of a struct's members, in order. Neighbours of one type share a handle: what a type of
+/// many members costs does not grow with their number.
+#[derive(Clone, Debug)]
+pub struct Members(Arc<Vec<Run>>);
+
+/// Neighbours of one type.
+#[derive(Clone, Debug)]
+struct Run {
+    /// The index behind the last of them.
+    end: usize,
+    child: Datatype,
+}
+
+/// Each type, with the number of neighbours that are of it.
+fn counted(runs: &[Run]) -> impl DoubleEndedIterator<Item = (usize, &Datatype)> {
+    (0..runs.len()).map(|i| {
+        let first = i.checked_sub(1).map_or(0, |before| runs[before].end);
+        (runs[i].end - first, &runs[i].child)
+    })
+}
+
+impl Members {
+    pub(super) fn new<'a>(
+        children: impl IntoIterator<Item = &'a Datatype>,
+    ) -> room::Result<Members> {
+        let mut runs = Vec::new();
+        let mut children = children.into_iter();
+        if let Some(mut last) = children.next() {
+            let mut end = 1;
+            let run = |end, last: &Datatype| Run {
+                end,
+                child: last.clone(),
+            };
+            for child in children {
+                if !child.is(last) {
+                    room::push(&mut runs, run(end, last))?;
+                    last = child;
+                }
+                end += 1;
+            }
+            room::push(&mut runs, run(end, last))?;
+        }
+        Ok(Members(Arc::new(runs)))
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.0.last().map_or(0, |run| run.end)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The type of member `i`, in O(log runs); `None` behind the last.
+    pub fn get(&self, i: usize) -> Option<&Datatype> {
+        let run = match self.0.len() {
+            // Each is of another type than the one before.
+            runs if runs == self.len() => i,
+            _ => self.0.partition_point(|run| run.end <= i),
+        };
+        self.0.get(run).map(|run| &run.child)
+    }
+
+    /// Each type, with the number of neighbours that are of it.
+    pub fn runs(&self) -> impl DoubleEndedIterator<Item = (usize, &Datatype)> {
+        counted(&self.0)
+    }
+
+    /// The type of each member.
+    pub fn iter(&self) -> MemberTypes<'_> {
+        MemberTypes {
+            runs: &self.0,
+            next: 0,
+        }
+    }
+}
+
+/// Iterator over the types of a struct's members; see [`Members::iter`].
+#[derive(Clone, Debug)]
+pub struct MemberTypes<'a> {
+    /// Those with members that are left.
+    runs: &'a [Run],
+    /// The index of the next member.
+    next: usize,
+}
+
+impl<'a> Iterator for MemberTypes<'a> {
+    type Item = &'a Datatype;
+
+    fn next(&mut self) -> Option<&'a Datatype> {
+        let (run, later) = self.runs.split_first()?;
+        self.next += 1;
+        if self.next == run.end {
+            self.runs = later;
+        }
+        Some(&run.child)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.runs.last().map_or(0, |run| run.end - self.next);
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for MemberTypes<'_> {}
 
 /// The call that made a datatype, with its arguments: enough to make it again.
 ///
@@ -121,18 +232,18 @@ pub enum Contents {
     /// Blocks of different lengths anywhere.
     Indexed {
         /// Children in each block.
-        blocklengths: Arc<[u64]>,
+        blocklengths: Arc<Vec<u64>>,
         /// Start of each block, in extents of the child.
-        displacements: Arc<[i64]>,
+        displacements: Arc<Vec<i64>>,
         /// What the blocks consist of.
         child: Datatype,
     },
     /// As `Indexed`, the displacements in bytes.
     Hindexed {
         /// Children in each block.
-        blocklengths: Arc<[u64]>,
+        blocklengths: Arc<Vec<u64>>,
         /// Start of each block, in bytes.
-        displacements: Arc<[i64]>,
+        displacements: Arc<Vec<i64>>,
         /// What the blocks consist of.
         child: Datatype,
     },
@@ -141,7 +252,7 @@ pub enum Contents {
         /// Children in each block.
         blocklength: u64,
         /// Start of each block, in extents of the child.
-        displacements: Arc<[i64]>,
+        displacements: Arc<Vec<i64>>,
         /// What the blocks consist of.
         child: Datatype,
     },
@@ -150,18 +261,18 @@ pub enum Contents {
         /// Children in each block.
         blocklength: u64,
         /// Start of each block, in bytes.
-        displacements: Arc<[i64]>,
+        displacements: Arc<Vec<i64>>,
         /// What the blocks consist of.
         child: Datatype,
     },
     /// Blocks of different types anywhere.
     Struct {
         /// Children in each block.
-        blocklengths: Arc<[u64]>,
+        blocklengths: Arc<Vec<u64>>,
         /// Start of each block, in bytes.
-        displacements: Arc<[i64]>,
+        displacements: Arc<Vec<i64>>,
         /// What each block consists of.
-        children: Arc<[Datatype]>,
+        children: Members,
     },
     /// A box cut out of an array.
     Subarray {
@@ -183,11 +294,11 @@ pub enum Contents {
         /// Which of them.
         rank: u64,
         /// Size of the whole array in each dimension.
-        sizes: Arc<[u64]>,
+        sizes: Arc<Vec<u64>>,
         /// How each dimension is dealt out.
-        distributions: Arc<[Distribution]>,
+        distributions: Arc<Vec<Distribution>>,
         /// Number of processes in each dimension.
-        processes: Arc<[u64]>,
+        processes: Arc<Vec<u64>>,
         /// Which index of the array varies fastest.
         order: Order,
         /// What the array consists of.
@@ -282,11 +393,11 @@ impl Contents {
         }
     }
 
-    /// The types that this one is built on.
-    pub fn children(&self) -> &[Datatype] {
-        match self {
-            Contents::Named(_) => &[],
-            Contents::Struct { children, .. } => children,
+    /// The types that this one is built on, each with the number of neighbours that are of it.
+    pub fn runs(&self) -> impl DoubleEndedIterator<Item = (usize, &Datatype)> {
+        let (members, child) = match self {
+            Contents::Named(_) => (&[][..], None),
+            Contents::Struct { children, .. } => (&children.0[..], None),
             Contents::Dup { child }
             | Contents::Contiguous { child, .. }
             | Contents::Vector { child, .. }
@@ -297,8 +408,14 @@ impl Contents {
             | Contents::HindexedBlock { child, .. }
             | Contents::Subarray { child, .. }
             | Contents::Darray { child, .. }
-            | Contents::Resized { child, .. } => std::slice::from_ref(child),
-        }
+            | Contents::Resized { child, .. } => (&[][..], Some(child)),
+        };
+        counted(members).chain(child.map(|child| (1, child)))
+    }
+
+    /// The types that this one is built on.
+    pub fn children(&self) -> impl DoubleEndedIterator<Item = &Datatype> {
+        self.runs().flat_map(|(n, child)| repeat_n(child, n))
     }
 }
 
@@ -522,13 +639,9 @@ impl Inner {
         match std::mem::replace(&mut self.contents, Contents::Named(Named::Byte)) {
             Contents::Named(_) => {}
             Contents::Struct { mut children, .. } => {
-                if let Some(children) = Arc::get_mut(&mut children) {
-                    // Of neighbours of one type, one handle outlives the others, which are dropped here.
-                    for same in children.chunk_by_mut(|a, b| a.is(b)) {
-                        if let Some(child) = same.first_mut() {
-                            doomed.push(std::mem::replace(child, Datatype::named(Named::Byte)));
-                        }
-                    }
+                if let Some(runs) = Arc::get_mut(&mut children.0) {
+                    // Without room for the list, children are dropped one within the other.
+                    let _ = room::extend(doomed, runs.drain(..).map(|run| run.child));
                 }
             }
             Contents::Dup { child }

@@ -121,7 +121,7 @@ fn block(contents: &Contents, i: u64) -> Option<(u64, i64, &Datatype)> {
         } => Some((
             *blocklengths.get(index)?,
             displacements[index],
-            &children[index],
+            children.get(index)?,
         )),
         Contents::Subarray {
             sizes,
@@ -219,7 +219,7 @@ impl Datatype {
                         elements += length.wrapping_mul(child.signature().elements());
                     }
                 }
-                contents => at = contents.children().first()?,
+                contents => at = contents.children().next()?,
             }
         }
         Some(elements)

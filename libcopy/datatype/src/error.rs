@@ -6,6 +6,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::{Range, RangeFrom, RangeInclusive, RangeTo, RangeToInclusive};
 
+use crate::room::NoRoom;
+
 /// What went wrong, with the value that was wrong and the way out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -28,6 +30,9 @@ pub enum Error {
         /// What was found.
         value: u64,
     },
+    /// There is no room in memory for a list that is as long as a type, an argument or a peer says.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
 }
 
 /// The result of everything here that can fail.

@@ -126,7 +126,8 @@ impl Datatype {
                 .get(at..end)
                 .ok_or_else(|| too_short(packed.len(), end))?;
             let place = origin.wrapping_offset(offset as isize);
-            // SAFETY: the caller's promise; the element is part of the data. What was there are bytes.
+            // SAFETY: the caller's promise; the element is part of the data. What was there are
+            // bytes.
             let native = unsafe { std::slice::from_raw_parts_mut(place, element.size as usize) };
             decode(&element, source, native);
             at = end;

@@ -7,20 +7,20 @@
 //! 8 bytes     checksum of everything behind it (FNV-1a)
 //! then words of 8 bytes, all numbers little-endian: the types, children before their parents
 //!   tag       which constructor
-//!   numbers   its arguments in the order of the constructor's; a list is its length and its entries
+//!   numbers   its arguments in the constructor's order; a list is its length and its entries
 //!   children  by their index in the order of types
 //! ```
 //!
 //! A type that is used several times is written once. The last one is the whole. What is read is
-//! made by the constructors, which check it as they check any program's arguments; no list is longer
-//! than the bytes that describe it, and nothing recurses.
+//! made by the constructors, which check it as they check any program's arguments; no list is
+//! longer than the bytes that describe it, and nothing recurses.
 
-use std::collections::HashMap;
+use hashbrown::HashMap;
 
 use super::datatype::Datatype;
 use super::datatype::{Contents, Distribution, Order};
 use super::named::Named;
-use crate::{Allowed, Error, Result};
+use crate::{Allowed, Error, Result, room};
 
 const MAGIC: [u8; 6] = *b"LCTYPE";
 const VERSION: u16 = 1;
@@ -59,65 +59,76 @@ fn order_word(order: Order) -> u64 {
 }
 
 /// The types below `root` and itself, children before their parents.
-fn postorder(root: &Datatype) -> Vec<Datatype> {
+fn postorder(root: &Datatype) -> room::Result<Vec<Datatype>> {
     let mut known: HashMap<u64, ()> = HashMap::new();
     let mut all = Vec::new();
     let mut stack = vec![(root.clone(), false)];
     while let Some((datatype, is_done)) = stack.pop() {
         if is_done {
-            all.push(datatype);
+            room::push(&mut all, datatype)?;
             continue;
         }
+        room::reserve_map(&mut known, 1)?;
         if known.insert(datatype.id(), ()).is_some() {
             continue;
         }
-        let children = datatype.contents().children().to_vec();
-        stack.push((datatype, true));
-        stack.extend(children.into_iter().rev().map(|child| (child, false)));
+        room::push(&mut stack, (datatype.clone(), true))?;
+        let children = datatype.contents().runs().rev();
+        room::extend(
+            &mut stack,
+            children.map(|(_, child)| (child.clone(), false)),
+        )?;
     }
-    all
+    Ok(all)
 }
 
 impl Datatype {
-    /// The type as bytes, which [`Datatype::unflatten`] reads: in this process or another one, of this
-    /// machine or another one.
+    /// The type as bytes, which [`Datatype::unflatten`] reads: in this process or another one, of
+    /// this machine or another one.
     ///
     /// ```
     /// use libcopy_datatype::{Datatype, Named};
     ///
     /// let column = Datatype::named(Named::Double).vector(100, 1, 8)?;
-    /// let bytes = column.flatten();
+    /// let bytes = column.flatten()?;
     /// let again = Datatype::unflatten(&bytes)?;
     /// assert_eq!(again.expression(), column.expression());
     /// assert!(Datatype::unflatten(&bytes[1..]).is_err());
     /// # Ok::<(), libcopy_datatype::Error>(())
     /// ```
-    pub fn flatten(&self) -> Vec<u8> {
-        let all = postorder(self);
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`] where memory has no room for the bytes.
+    pub fn flatten(&self) -> Result<Vec<u8>> {
+        let all = postorder(self)?;
         // A type that comes up again on the way down is behind some of its parents' other children,
         // but always before its parents.
-        let index: HashMap<u64, u64> = (0..).zip(&all).map(|(i, t)| (t.id(), i)).collect();
+        let mut index: HashMap<u64, u64> = HashMap::new();
+        room::reserve_map(&mut index, all.len())?;
+        index.extend((0..).zip(&all).map(|(i, t)| (t.id(), i)));
         let mut words = Vec::new();
         for datatype in &all {
             write(&mut words, datatype.contents(), |child| {
                 index.get(&child.id()).copied().unwrap_or_default()
-            });
+            })?;
         }
-        let mut bytes = Vec::with_capacity(HEAD + 8 * words.len());
+        let mut bytes = room::list(HEAD + 8 * words.len())?;
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
         bytes.extend([0; 8]);
         bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
         let sum = checksum(&bytes[HEAD..]);
         bytes[8..HEAD].copy_from_slice(&sum.to_le_bytes());
-        bytes
+        Ok(bytes)
     }
 
     /// The type that [`Datatype::flatten`] wrote. The bytes may come from anywhere.
     ///
     /// # Errors
     ///
-    /// Bytes that are no type, of another version, damaged or cut off; what the constructors refuse.
+    /// Bytes that are no type, of another version, damaged or cut off; what the constructors
+    /// refuse.
     pub fn unflatten(bytes: &[u8]) -> Result<Datatype> {
         let wrong = |value: String, allowed: &'static str| {
             Error::argument("the flattened type", value, allowed)
@@ -144,19 +155,16 @@ impl Datatype {
                 "all of the bytes that flatten wrote, unchanged",
             ));
         }
-        let words = rest
-            .chunks_exact(8)
-            .map(|chunk| {
-                let mut word = [0; 8];
-                word.copy_from_slice(chunk);
-                u64::from_le_bytes(word)
-            })
-            .collect();
+        let words = room::gather(rest.chunks_exact(8).map(|chunk| {
+            let mut word = [0; 8];
+            word.copy_from_slice(chunk);
+            u64::from_le_bytes(word)
+        }))?;
         let mut reader = Reader { words, at: 0 };
         let mut types: Vec<Datatype> = Vec::new();
         while reader.at < reader.words.len() {
             let next = reader.datatype(&types)?;
-            types.push(next);
+            room::push(&mut types, next)?;
         }
         types
             .pop()
@@ -165,83 +173,87 @@ impl Datatype {
 }
 
 /// Writes one type.
-fn write(words: &mut Vec<u64>, contents: &Contents, index: impl Fn(&Datatype) -> u64) {
-    fn counts(words: &mut Vec<u64>, list: &[u64]) {
-        words.push(list.len() as u64);
-        words.extend(list);
+fn write(
+    words: &mut Vec<u64>,
+    contents: &Contents,
+    index: impl Fn(&Datatype) -> u64,
+) -> room::Result<()> {
+    fn counts(words: &mut Vec<u64>, list: &[u64]) -> room::Result<()> {
+        room::push(words, list.len() as u64)?;
+        room::extend(words, list.iter().copied())
     }
-    fn numbers(words: &mut Vec<u64>, list: &[i64]) {
-        words.push(list.len() as u64);
-        words.extend(list.iter().map(|number| *number as u64));
+    fn numbers(words: &mut Vec<u64>, list: &[i64]) -> room::Result<()> {
+        room::push(words, list.len() as u64)?;
+        room::extend(words, list.iter().map(|number| *number as u64))
     }
     match contents {
         Contents::Named(named) => {
             // By name: the order of the list may change.
             let name = named.mpi_name().as_bytes();
-            words.extend([NAMED, name.len() as u64]);
-            words.extend(name.chunks(8).map(|chunk| {
+            room::extend(words, [NAMED, name.len() as u64])?;
+            let chunks = name.chunks(8).map(|chunk| {
                 let mut word = [0; 8];
                 word[..chunk.len()].copy_from_slice(chunk);
                 u64::from_le_bytes(word)
-            }));
-            return;
+            });
+            return room::extend(words, chunks);
         }
-        Contents::Dup { .. } => words.push(DUP),
-        Contents::Contiguous { count, .. } => words.extend([CONTIGUOUS, *count]),
+        Contents::Dup { .. } => room::push(words, DUP)?,
+        Contents::Contiguous { count, .. } => room::extend(words, [CONTIGUOUS, *count])?,
         Contents::Vector {
             count,
             blocklength,
             stride,
             ..
-        } => words.extend([VECTOR, *count, *blocklength, *stride as u64]),
+        } => room::extend(words, [VECTOR, *count, *blocklength, *stride as u64])?,
         Contents::Hvector {
             count,
             blocklength,
             stride,
             ..
-        } => words.extend([HVECTOR, *count, *blocklength, *stride as u64]),
+        } => room::extend(words, [HVECTOR, *count, *blocklength, *stride as u64])?,
         Contents::Indexed {
             blocklengths,
             displacements,
             ..
         } => {
-            words.push(INDEXED);
-            counts(words, blocklengths);
-            numbers(words, displacements);
+            room::push(words, INDEXED)?;
+            counts(words, blocklengths)?;
+            numbers(words, displacements)?;
         }
         Contents::Hindexed {
             blocklengths,
             displacements,
             ..
         } => {
-            words.push(HINDEXED);
-            counts(words, blocklengths);
-            numbers(words, displacements);
+            room::push(words, HINDEXED)?;
+            counts(words, blocklengths)?;
+            numbers(words, displacements)?;
         }
         Contents::IndexedBlock {
             blocklength,
             displacements,
             ..
         } => {
-            words.extend([INDEXED_BLOCK, *blocklength]);
-            numbers(words, displacements);
+            room::extend(words, [INDEXED_BLOCK, *blocklength])?;
+            numbers(words, displacements)?;
         }
         Contents::HindexedBlock {
             blocklength,
             displacements,
             ..
         } => {
-            words.extend([HINDEXED_BLOCK, *blocklength]);
-            numbers(words, displacements);
+            room::extend(words, [HINDEXED_BLOCK, *blocklength])?;
+            numbers(words, displacements)?;
         }
         Contents::Struct {
             blocklengths,
             displacements,
             ..
         } => {
-            words.push(STRUCT);
-            counts(words, blocklengths);
-            numbers(words, displacements);
+            room::push(words, STRUCT)?;
+            counts(words, blocklengths)?;
+            numbers(words, displacements)?;
         }
         Contents::Subarray {
             sizes,
@@ -250,10 +262,10 @@ fn write(words: &mut Vec<u64>, contents: &Contents, index: impl Fn(&Datatype) ->
             order,
             ..
         } => {
-            words.extend([SUBARRAY, order_word(*order)]);
-            counts(words, sizes);
-            counts(words, subsizes);
-            counts(words, starts);
+            room::extend(words, [SUBARRAY, order_word(*order)])?;
+            counts(words, sizes)?;
+            counts(words, subsizes)?;
+            counts(words, starts)?;
         }
         Contents::Darray {
             size,
@@ -264,25 +276,28 @@ fn write(words: &mut Vec<u64>, contents: &Contents, index: impl Fn(&Datatype) ->
             order,
             ..
         } => {
-            words.extend([DARRAY, order_word(*order), *size, *rank]);
-            counts(words, sizes);
-            words.push(distributions.len() as u64);
+            room::extend(words, [DARRAY, order_word(*order), *size, *rank])?;
+            counts(words, sizes)?;
+            room::push(words, distributions.len() as u64)?;
             for distribution in distributions.iter() {
-                words.extend(match distribution {
+                let pair = match distribution {
                     Distribution::Block(block) => [0, block.unwrap_or(DEFAULT)],
                     Distribution::Cyclic(block) => [1, block.unwrap_or(DEFAULT)],
                     Distribution::None => [2, 0],
-                });
+                };
+                room::extend(words, pair)?;
             }
-            counts(words, processes);
+            counts(words, processes)?;
         }
         Contents::Resized {
             lower_bound,
             extent,
             ..
-        } => words.extend([RESIZED, *lower_bound as u64, *extent as u64]),
+        } => room::extend(words, [RESIZED, *lower_bound as u64, *extent as u64])?,
     }
-    words.extend(contents.children().iter().map(index));
+    room::reserve(words, contents.envelope().datatypes as usize)?;
+    words.extend(contents.children().map(index));
+    Ok(())
 }
 
 /// What is left to read.
@@ -317,13 +332,15 @@ impl Reader {
         if len > left {
             return Err(self.wrong(len, format!("a list of at most {left} entries")));
         }
-        let list = self.words[self.at..self.at + len as usize].to_vec();
+        let list = room::copied(&self.words[self.at..self.at + len as usize])?;
         self.at += len as usize;
         Ok(list)
     }
 
     fn numbers(&mut self) -> Result<Vec<i64>> {
-        Ok(self.counts()?.into_iter().map(|word| word as i64).collect())
+        Ok(room::gather(
+            self.counts()?.into_iter().map(|word| word as i64),
+        )?)
     }
 
     fn order(&mut self) -> Result<Order> {
@@ -334,10 +351,10 @@ impl Reader {
         }
     }
 
-    fn child(&mut self, known: &[Datatype]) -> Result<Datatype> {
+    fn child<'a>(&mut self, known: &'a [Datatype]) -> Result<&'a Datatype> {
         let index = self.next()?;
         match usize::try_from(index).ok().and_then(|i| known.get(i)) {
-            Some(child) => Ok(child.clone()),
+            Some(child) => Ok(child),
             None => Err(self.wrong(index, format!("one of the {} types before", known.len()))),
         }
     }
@@ -397,9 +414,9 @@ impl Reader {
             }
             STRUCT => {
                 let (lengths, places) = (self.counts()?, self.numbers()?);
-                let children: Result<Vec<Datatype>> =
-                    lengths.iter().map(|_| self.child(known)).collect();
-                Datatype::structure(&lengths, &places, &children?)
+                let children = lengths.iter().map(|_| self.child(known));
+                let children = room::collect(children, lengths.len())?;
+                Datatype::structure(&lengths, &places, children)
             }
             SUBARRAY => {
                 let order = self.order()?;
@@ -415,12 +432,13 @@ impl Reader {
                 for _ in 0..count {
                     let (kind, block) = (self.next()?, self.next()?);
                     let block = (block != DEFAULT).then_some(block);
-                    distributions.push(match kind {
+                    let next = match kind {
                         0 => Distribution::Block(block),
                         1 => Distribution::Cyclic(block),
                         2 => Distribution::None,
                         other => return Err(self.wrong(other, "a distribution, 0 to 2")),
-                    });
+                    };
+                    room::push(&mut distributions, next)?;
                 }
                 let processes = self.counts()?;
                 self.child(known)?
@@ -459,9 +477,9 @@ mod tests {
     fn every_constructor_survives_the_journey() {
         for text in EVERY {
             let datatype: Datatype = text.parse().unwrap();
-            let again = Datatype::unflatten(&datatype.flatten()).unwrap();
+            let again = Datatype::unflatten(&datatype.flatten().unwrap()).unwrap();
             assert_eq!(again.expression(), text);
-            assert_eq!(again.commit(), datatype.commit());
+            assert_eq!(again.commit().unwrap(), datatype.commit().unwrap());
             assert_eq!(again.signature(), datatype.signature());
         }
     }
@@ -473,7 +491,7 @@ mod tests {
             let both = [datatype.clone(), datatype];
             datatype = Datatype::structure(&[1, 1], &[0, 4 << level], &both).unwrap();
         }
-        let bytes = datatype.flatten();
+        let bytes = datatype.flatten().unwrap();
         assert!(bytes.len() < 5000);
         let again = Datatype::unflatten(&bytes).unwrap();
         assert_eq!(again.size(), datatype.size());
@@ -482,7 +500,9 @@ mod tests {
             datatype = datatype.dup();
         }
         assert_eq!(
-            Datatype::unflatten(&datatype.flatten()).unwrap().size(),
+            Datatype::unflatten(&datatype.flatten().unwrap())
+                .unwrap()
+                .size(),
             datatype.size()
         );
     }
@@ -497,7 +517,7 @@ mod tests {
     #[test]
     fn damaged_bytes_are_refused_or_harmless() {
         for text in EVERY {
-            let bytes = text.parse::<Datatype>().unwrap().flatten();
+            let bytes = text.parse::<Datatype>().unwrap().flatten().unwrap();
             for end in 0..bytes.len() {
                 assert!(Datatype::unflatten(&bytes[..end]).is_err());
             }
@@ -518,7 +538,7 @@ mod tests {
                 }
             }
         }
-        let mut newer = EVERY[0].parse::<Datatype>().unwrap().flatten();
+        let mut newer = EVERY[0].parse::<Datatype>().unwrap().flatten().unwrap();
         newer[6] = 2;
         let error = Datatype::unflatten(&newer).unwrap_err().to_string();
         assert!(error.contains("version 2"), "{error}");

@@ -2,11 +2,13 @@
 
 //! The canonical form: the nodes, and what is known about them.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use super::kernel::Sorted;
 use super::offsets::Offsets;
 use super::steps::Steps;
+use crate::room;
 
 /// Index of a node in its form.
 pub type NodeId = u32;
@@ -58,7 +60,7 @@ pub enum Node {
     /// Different children at irregular offsets.
     Sequence {
         /// At least two; the first is at offset 0.
-        parts: Arc<[Part]>,
+        parts: Arc<Vec<Part>>,
     },
 }
 
@@ -91,7 +93,7 @@ pub struct Form {
     /// What the nodes lead to.
     pub(super) steps: Steps,
     /// For each node whether it is pieces, and if so, how they are sorted.
-    pub(super) sorted: Vec<Option<Sorted>>,
+    pub(super) sorted: Arc<Vec<Option<Sorted>>>,
     /// Found when it is asked for; see `overlap.rs`.
     overlap: Overlap,
     /// Found when it is asked for; see [`Form::by_segments`].
@@ -121,9 +123,30 @@ impl Form {
             extents,
             offset,
             steps: Steps::default(),
-            sorted: Vec::new(),
+            sorted: Arc::default(),
             overlap: Overlap::default(),
             joined: OnceLock::new(),
+        }
+    }
+
+    /// The same form again.
+    pub(super) fn copied(&self) -> room::Result<Form> {
+        Ok(Form {
+            nodes: room::gather(self.nodes.iter().cloned())?,
+            extents: room::copied(&self.extents)?,
+            offset: self.offset,
+            steps: self.steps.clone(),
+            sorted: self.sorted.clone(),
+            overlap: self.overlap.clone(),
+            joined: self.joined.clone(),
+        })
+    }
+
+    /// The range of offsets that the data lies in; `0..0` if there is none.
+    pub(super) fn bounds(&self) -> Range<i64> {
+        match self.extents.last() {
+            Some(root) => self.offset + root.low..self.offset + root.high,
+            None => 0..0,
         }
     }
 
@@ -167,14 +190,14 @@ impl Form {
         self.extents.last().map_or(0, |e| e.size as u64)
     }
 
-    /// Dense pieces, as they are moved: pieces next to each other that touch are not always one. Segments
-    /// are counted by [`super::Layout::segment_count`].
+    /// Dense pieces, as they are moved: pieces next to each other that touch are not always one.
+    /// Segments are counted by [`super::Layout::segment_count`].
     pub fn segments(&self) -> u64 {
         self.extents.last().map_or(0, |e| e.segments as u64)
     }
 
-    /// Bytes of memory that the form takes, without what is only made to enumerate its segments: the
-    /// number does not change, so caches may subtract it again.
+    /// Bytes of memory that the form takes, without what is only made to enumerate its segments:
+    /// the number does not change, so caches may subtract it again.
     pub fn memory(&self) -> usize {
         let lists: usize = self
             .nodes
@@ -183,7 +206,7 @@ impl Form {
                 Node::Dense { .. } | Node::Stream { .. } => 0,
                 Node::Blocks { offsets, .. } => offsets.bytes(),
                 Node::Pieces { offsets, starts } => offsets.bytes() + starts.bytes(),
-                Node::Sequence { parts } => size_of_val::<[Part]>(parts),
+                Node::Sequence { parts } => size_of_val(&parts[..]),
             })
             .sum();
         size_of::<Form>()

@@ -6,11 +6,11 @@ use libcopy_walk::{Builder, Child, HEADER_WORDS, ImageError, PART_WORDS, RECORD_
 
 use super::form::{Form, Node, NodeId};
 use super::layout::Layout;
-use crate::{Error, Result};
+use crate::{Error, Result, room};
 
 impl Layout {
-    /// The layout as an image for [`libcopy_walk`]: 32-bit words without pointers, which a network card or a peer can
-    /// walk. The pieces of its nodes are the [segments](Layout::segments).
+    /// The layout as an image for [`libcopy_walk`]: 32-bit words without pointers, which a network
+    /// card or a peer can walk. The pieces of its nodes are the [segments](Layout::segments).
     ///
     /// ```
     /// use libcopy_datatype::{Datatype, Layout, Named};
@@ -30,14 +30,15 @@ impl Layout {
     ///
     /// # Errors
     ///
-    /// A layout with an offset, an extent or a size of 2 GiB or more; nodes and lists of more than 2 GiB.
+    /// A layout with an offset, an extent or a size of 2 GiB or more; nodes and lists of more than
+    /// 2 GiB.
     pub fn image(&self) -> Result<Vec<u32>> {
-        image(self.form().by_segments())
+        image(self.form().by_segments()?)
     }
 
     /// Bytes of [`Layout::image`], without making it.
     pub fn image_bytes(&self) -> u64 {
-        let (_, words) = room(self.form().by_segments());
+        let (_, words) = sizes(self.by_segments());
         words as u64 * 4
     }
 }
@@ -47,17 +48,18 @@ fn image(form: &Form) -> Result<Vec<u32>> {
         let value = format!("of {} bytes: {error}", form.size());
         Error::argument("the layout", value, "such that an image can hold it")
     };
-    let (records, words) = room(form);
+    let (records, words) = sizes(form);
     if i32::try_from(words).is_err() {
         return Err(refused(ImageError::NoRoom { words }));
     }
-    let mut image = vec![0; words];
-    write(form, records, &mut image).map_err(refused)?;
+    let mut image = room::filled(0, words)?;
+    let made = room::list(form.nodes().len())?;
+    write(form, records, made, &mut image).map_err(refused)?;
     Ok(image)
 }
 
 /// Nodes that get a record, and words of the image.
-fn room(form: &Form) -> (usize, usize) {
+fn sizes(form: &Form) -> (usize, usize) {
     let (mut records, mut lists) = (0, 0);
     for (id, node) in (0..).zip(form.nodes()) {
         lists += match node {
@@ -72,14 +74,19 @@ fn room(form: &Form) -> (usize, usize) {
     (records, HEADER_WORDS + RECORD_WORDS * records + lists)
 }
 
-fn write(form: &Form, records: usize, words: &mut [u32]) -> Result<(), ImageError> {
+/// `made` gets what each node became, and has room for it.
+fn write(
+    form: &Form,
+    records: usize,
+    mut made: Vec<Child<i64>>,
+    words: &mut [u32],
+) -> Result<(), ImageError> {
     let mut builder = Builder::new(words, records)?;
     let Some(root) = form.root() else {
         builder.finish_empty()?;
         return Ok(());
     };
-    // What each node became; children come before their parents.
-    let mut made: Vec<Child<i64>> = Vec::with_capacity(form.nodes().len());
+    // Children come before their parents.
     for (id, node) in (0..).zip(form.nodes()) {
         let child = |id: NodeId| made[id as usize];
         made.push(match node {

@@ -2,12 +2,14 @@
 
 //! A number of elements of a datatype, ready to move bytes.
 
+use std::alloc::{Layout as Block, handle_alloc_error};
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::datatype::Datatype;
 use super::form::{Form, Node};
 use super::signature::Signature;
+use crate::room::NoRoom;
 use crate::{Error, Result};
 
 /// `count` elements of a datatype, one extent apart: what an MPI call's `(type, count)` means.
@@ -21,7 +23,8 @@ pub struct Layout {
     signature: Signature,
 }
 
-/// The shortest length and the greatest common divisor of two sets of lengths; of one, if the other is (0, 0): empty.
+/// The shortest length and the greatest common divisor of two sets of lengths; of one, if the other
+/// is (0, 0): empty.
 fn both(a: (u64, u64), b: (u64, u64)) -> (u64, u64) {
     let (mut x, mut y) = (a.1, b.1);
     while y != 0 {
@@ -44,9 +47,9 @@ impl Layout {
     ///
     /// # Errors
     ///
-    /// A size or bounds that do not fit into 64 bits.
+    /// A size or bounds that do not fit into 64 bits; [`Error::NoRoom`].
     pub fn new(datatype: &Datatype, count: u64) -> Result<Layout> {
-        let form = datatype.form();
+        let form = datatype.form()?;
         if count == 1 {
             return Ok(Layout {
                 form: form.clone(),
@@ -57,7 +60,7 @@ impl Layout {
         let all = datatype.contiguous(count)?;
         Ok(Layout {
             signature: *all.signature(),
-            form: Arc::new(form.repeated(count, datatype.extent())),
+            form: Arc::new(form.repeated(count, datatype.extent())?),
         })
     }
 
@@ -82,26 +85,33 @@ impl Layout {
 
     /// The range of offsets that the data lies in; `0..0` if there is none.
     pub fn bounds(&self) -> Range<i64> {
-        match self.form.root() {
-            Some(root) => {
-                let extent = self.form.extent(root);
-                self.form.offset() + extent.low..self.form.offset() + extent.high
+        self.form.bounds()
+    }
+
+    /// The form that enumerates segments. Who asks for a segment has no error to give: without room
+    /// for it the process ends, as at any allocation of the standard library.
+    pub(super) fn by_segments(&self) -> &Form {
+        match self.form.by_segments() {
+            Ok(form) => form,
+            Err(NoRoom { bytes }) => {
+                let list = Block::array::<u8>(usize::try_from(bytes).unwrap_or(usize::MAX));
+                handle_alloc_error(list.unwrap_or(Block::new::<u8>()))
             }
-            None => 0..0,
         }
     }
 
-    /// Number of segments: pieces without a gap that are as long as can be, in the order of the packed
-    /// stream.
+    /// Number of segments: pieces without a gap that are as long as can be, in the order of the
+    /// packed stream.
     pub fn segment_count(&self) -> u64 {
-        self.form.by_segments().segments()
+        self.by_segments().segments()
     }
 
-    /// The length of the shortest segment and the greatest number that divides the lengths of all segments, in bytes;
-    /// (0, 0) without data. In O(nodes and list entries of the form), however often these are repeated.
+    /// The length of the shortest segment and the greatest number that divides the lengths of all
+    /// segments, in bytes; (0, 0) without data. In O(nodes and list entries of the form), however
+    /// often these are repeated.
     pub fn segment_lengths(&self) -> (u64, u64) {
         let mut found: Vec<(u64, u64)> = Vec::new();
-        for node in self.form.by_segments().nodes() {
+        for node in self.by_segments().nodes() {
             let of = |id: &u32| found[*id as usize];
             let one = match node {
                 Node::Dense { len } => (*len as u64, *len as u64),
@@ -121,7 +131,7 @@ impl Layout {
 
     /// The segment with this index, in O(depth · log blocks); `None` behind the last.
     pub fn segment(&self, index: u64) -> Option<Segment> {
-        let form = self.form.by_segments();
+        let form = self.by_segments();
         if index >= form.segments() {
             return None;
         }
@@ -169,7 +179,7 @@ impl Layout {
         if position >= self.size() {
             return None;
         }
-        let form = self.form.by_segments();
+        let form = self.by_segments();
         let mut left = position as i64;
         let mut index = 0;
         let mut id = form.root()?;

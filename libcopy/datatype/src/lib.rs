@@ -47,6 +47,7 @@ mod overlap;
 mod pack;
 mod plan;
 mod reduce;
+pub mod room;
 mod serialize;
 mod signature;
 mod steps;
@@ -60,7 +61,9 @@ pub mod canonical {
 }
 
 pub use cursor::{Blocks, Checkpoints, Cursor, Places};
-pub use datatype::{Combiner, Contents, Datatype, Dimensions, Distribution, Envelope, Order};
+pub use datatype::{
+    Combiner, Contents, Datatype, Dimensions, Distribution, Envelope, MemberTypes, Members, Order,
+};
 pub use elements::Elements;
 pub use error::{Allowed, Error, Result, Value};
 pub use kernel::{Calibration, CpuProfile, InstructionSet};

@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use crate::room;
+
 /// Offsets of many blocks, in four bytes each where they fit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Offsets {
@@ -14,12 +16,13 @@ pub enum Offsets {
 }
 
 impl Offsets {
-    pub(super) fn collect(len: usize, at: impl Fn(usize) -> i64) -> Offsets {
-        if (0..len).all(|i| i32::try_from(at(i)).is_ok()) {
-            Offsets::Narrow(Arc::new((0..len).map(|i| at(i) as i32).collect()))
+    pub(super) fn collect(len: usize, at: impl Fn(usize) -> i64) -> room::Result<Offsets> {
+        Ok(if (0..len).all(|i| i32::try_from(at(i)).is_ok()) {
+            let list = room::gather((0..len).map(|i| at(i) as i32))?;
+            Offsets::Narrow(Arc::new(list))
         } else {
-            Offsets::Wide(Arc::new((0..len).map(at).collect()))
-        }
+            Offsets::Wide(Arc::new(room::gather((0..len).map(at))?))
+        })
     }
 
     /// How many.
@@ -55,7 +58,8 @@ impl Offsets {
         }
     }
 
-    /// The last index whose offset is not above `value`, which is not negative; the offsets must be ascending from 0.
+    /// The last index whose offset is not above `value`, which is not negative; the offsets must be
+    /// ascending from 0.
     pub(super) fn last_not_above(&self, value: i64) -> usize {
         match self {
             Offsets::Narrow(list) => {

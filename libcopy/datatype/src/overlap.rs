@@ -6,10 +6,12 @@
 //! MPI libraries let the last entry of the type map win. Loop nests may be interchanged only if no
 //! two of their blocks share a byte, so each nest is looked at once; see [`Form::is_free`].
 //!
-//! Proofs look at the description only. What they do not cover is decided by writing out the
-//! pieces if they are few, and counts as overlapping otherwise, which costs speed and nothing else.
+//! Proofs look at the description only. What they do not cover is decided by writing out the pieces
+//! if they are few, and counts as overlapping otherwise, which costs speed and nothing else. So
+//! does what memory has no room for.
 
 use super::form::{Form, Node, NodeId};
+use crate::room;
 
 /// Lists of at most this many entries are interchanged with the streams around them.
 pub(super) const FEW: usize = 32;
@@ -42,7 +44,9 @@ impl Form {
         *self.overlap().is_free.get_or_init(|| {
             let mut patience = PATIENCE;
             let mut stack: Vec<NodeId> = self.root().into_iter().collect();
-            let mut seen = vec![false; self.nodes().len()];
+            let Ok(mut seen) = room::filled(false, self.nodes().len()) else {
+                return false;
+            };
             while let Some(id) = stack.pop() {
                 if std::mem::replace(&mut seen[id as usize], true) {
                     continue;
@@ -61,10 +65,15 @@ impl Form {
                     }
                     _ => id,
                 };
-                match self.node(inner) {
-                    Node::Blocks { child, .. } => stack.push(*child),
-                    Node::Sequence { parts } => stack.extend(parts.iter().map(|part| part.child)),
-                    Node::Dense { .. } | Node::Pieces { .. } | Node::Stream { .. } => {}
+                let pushed = match self.node(inner) {
+                    Node::Blocks { child, .. } => room::push(&mut stack, *child),
+                    Node::Sequence { parts } => {
+                        room::extend(&mut stack, parts.iter().map(|part| part.child))
+                    }
+                    Node::Dense { .. } | Node::Pieces { .. } | Node::Stream { .. } => Ok(()),
+                };
+                if pushed.is_err() {
+                    return false;
                 }
             }
             true
@@ -103,7 +112,10 @@ impl Form {
         if self.extent(id).segments > WRITTEN {
             return false;
         }
-        let mut pieces = Vec::new();
+        let Ok(mut pieces) = room::list(self.extent(id).segments) else {
+            return false;
+        };
+        // No more than there is room for.
         self.write_out(id, 0, &mut pieces);
         apart(pieces)
     }
@@ -144,11 +156,8 @@ impl Form {
         let (within, around) = dims.split_at(shorter);
         let list = |entries: &mut dyn Iterator<Item = (i64, i64, i64)>| {
             let (before, behind) = sweep(within);
-            apart(
-                entries
-                    .map(|(at, low, high)| (at + low + before, at + high + behind))
-                    .collect(),
-            )
+            let reach = |(at, low, high)| (at + low + before, at + high + behind);
+            room::gather(entries.map(reach)).is_ok_and(apart)
         };
         let is_apart = match self.node(inner) {
             Node::Dense { .. } => within.is_empty(),
@@ -166,7 +175,8 @@ impl Form {
                 list(&mut (0..offsets.len()).map(|i| (offsets.get(i), 0, len(i))))
             }
             Node::Sequence { parts } => {
-                let mut children: Vec<NodeId> = parts.iter().map(|part| part.child).collect();
+                let children = parts.iter().map(|part| part.child);
+                let mut children: Vec<NodeId> = room::gather(children).ok()?;
                 children.sort_unstable();
                 children.dedup();
                 for child in children {
@@ -239,7 +249,7 @@ mod tests {
     use super::super::Datatype;
 
     fn form(text: &str) -> super::Form {
-        text.parse::<Datatype>().unwrap().commit().clone()
+        text.parse::<Datatype>().unwrap().commit().unwrap().clone()
     }
 
     #[test]

@@ -59,8 +59,8 @@ fn dim<const PACK: bool>(count: i64, stride: i64, size: i64) -> Dim {
 /// A form, and the way the bytes go: from the layout to the packed stream, or back.
 pub(super) struct Mover<'a, const PACK: bool> {
     form: &'a Form,
-    /// Whether pieces are written one after the other, in the order of the type map, because some of
-    /// a loop nest may overlap: the last one wins.
+    /// Whether pieces are written one after the other, in the order of the type map, because some
+    /// of a loop nest may overlap: the last one wins.
     in_order: bool,
 }
 
@@ -366,8 +366,8 @@ impl<'a, const PACK: bool> Mover<'a, PACK> {
         }
     }
 
-    /// Moves a stream of dense children. Returns whether it did: not if the child is of another kind, or the blocks
-    /// may overlap and have to be written in order.
+    /// Moves a stream of dense children. Returns whether it did: not if the child is of another
+    /// kind, or the blocks may overlap and have to be written in order.
     ///
     /// # Safety
     ///
@@ -689,8 +689,8 @@ mod tests {
     use super::super::kernel::InstructionSet;
     use super::*;
 
-    /// However long they are on average; all but short lists, whose branches the processor remembers, and those
-    /// that leave every cache.
+    /// However long they are on average; all but short lists, whose branches the processor
+    /// remembers, and those that leave every cache.
     #[test]
     #[cfg_attr(miri, ignore = "too much for it")]
     fn without_masks_no_branch_depends_on_the_length_of_a_piece_of_a_long_list() {

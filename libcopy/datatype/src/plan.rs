@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The plan of a small layout, made at commit: loop nests with their kernels already chosen; and the order of listed pieces.
+//! The plan of a small layout, made at commit: loop nests with their kernels already chosen; and
+//! the order of listed pieces.
 //!
 //! Walking a form and choosing kernels takes tens of nanoseconds, as long as moving a few hundred
 //! bytes. Layouts that are a few loop nests, which most are, keep what that would lead to.
+
+use std::sync::Arc;
 
 use super::form::{Extent, Form, Node, NodeId};
 use super::kernel::{Dim, Nest, Sorted};
 use super::overlap::blocks_apart;
 use super::steps::{Step, Steps};
+use crate::room;
 
 /// Most loop nests of a plan; more are found on the way.
 const MOST: usize = 32;
@@ -20,23 +24,23 @@ const DEPTH: usize = 4;
 const DIMS: usize = 3;
 
 /// A form of nodes that are known to make one, with its plan.
-pub(super) fn assembled(nodes: Vec<Node>, extents: Vec<Extent>, offset: i64) -> Form {
+pub(super) fn assembled(nodes: Vec<Node>, extents: Vec<Extent>, offset: i64) -> room::Result<Form> {
     let mut form = Form::bare(nodes, extents, offset);
     form.steps = steps_of(&form);
-    form.sorted = sorted(&form.nodes);
-    form
+    form.sorted = Arc::new(sorted(&form.nodes)?);
+    Ok(form)
 }
 
 /// How the pieces of each node are sorted; empty if there are none.
-fn sorted(nodes: &[Node]) -> Vec<Option<Sorted>> {
+fn sorted(nodes: &[Node]) -> room::Result<Vec<Option<Sorted>>> {
     let of = |node: &Node| match node {
         Node::Pieces { offsets, starts } => Sorted::new(offsets, starts),
-        _ => None,
+        _ => Ok(None),
     };
     let is_list = |node: &Node| matches!(node, Node::Pieces { .. });
     match nodes.iter().rposition(is_list) {
-        Some(last) => nodes[..=last].iter().map(of).collect(),
-        None => Vec::new(),
+        Some(last) => room::collect(nodes[..=last].iter().map(of), last + 1),
+        None => Ok(Vec::new()),
     }
 }
 

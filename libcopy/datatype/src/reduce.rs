@@ -3,9 +3,9 @@
 //! Packing and unpacking that combines what arrives with what is there, as MPI's accumulate
 //! operations and yaksa do.
 //!
-//! All basic elements of the type are of one kind, as MPI asks it of `MPI_Accumulate`. Data is moved
-//! in steps through a buffer in the first-level cache, so that both sides of the operation are dense
-//! or each place of the layout is read and written once.
+//! All basic elements of the type are of one kind, as MPI asks it of `MPI_Accumulate`. Data is
+//! moved in steps through a buffer in the first-level cache, so that both sides of the operation
+//! are dense or each place of the layout is read and written once.
 
 use std::ops::Range;
 
@@ -178,8 +178,8 @@ impl Reducer {
     ///
     /// # Errors
     ///
-    /// An operation that MPI does not define for the elements of the type, elements of different kinds,
-    /// or of a kind without arithmetic here (`long double`, `REAL*2`, `REAL*16`).
+    /// An operation that MPI does not define for the elements of the type, elements of different
+    /// kinds, or of a kind without arithmetic here (`long double`, `REAL*2`, `REAL*16`).
     pub fn new(datatype: &Datatype, op: Reduction) -> Result<Reducer> {
         if op == Reduction::Replace || datatype.size() == 0 {
             let (combine, unit) = (None, 1);
@@ -287,13 +287,14 @@ impl Reducer {
         ))
     }
 
-    /// As [`Reducer::pack`], without a check: `origin` is the address that displacements count from.
+    /// As [`Reducer::pack`], without a check: `origin` is the address that displacements count
+    /// from.
     ///
     /// # Safety
     ///
     /// The range lies in the packed stream and consists of whole elements, which are the type's of
-    /// [`Reducer::new`]; its bytes are readable in the layout and writable at `packed`, and the two do not
-    /// overlap.
+    /// [`Reducer::new`]; its bytes are readable in the layout and writable at `packed`, and the two
+    /// do not overlap.
     pub unsafe fn pack_raw(
         &self,
         layout: &Layout,

@@ -14,7 +14,7 @@ use super::named::Named;
 use super::offsets::Offsets;
 use super::plan::assembled;
 use super::signature::Signature;
-use crate::{Error, Result};
+use crate::{Error, Result, room};
 
 const DENSE: u64 = 1;
 const STREAM: u64 = 2;
@@ -22,26 +22,27 @@ const BLOCKS: u64 = 3;
 const PIECES: u64 = 4;
 const SEQUENCE: u64 = 5;
 
-/// Levels that a form from a peer may have. Each level but the innermost at least doubles the pieces, or
-/// is a sequence around one that does, so that no form that is made of a datatype comes near this; copying
-/// recurses as deep as a form is.
+/// Levels that a form from a peer may have. Each level but the innermost at least doubles the
+/// pieces, or is a sequence around one that does, so that no form that is made of a datatype comes
+/// near this; copying recurses as deep as a form is.
 const DEEPEST: u32 = 256;
 
 /// Set in the length of a list whose offsets have four bytes each.
 const NARROW: u64 = 1 << 63;
 
-fn put(words: &mut Vec<u64>, list: &Offsets) {
+fn put(words: &mut Vec<u64>, list: &Offsets) -> room::Result<()> {
     match list {
         Offsets::Narrow(list) => {
-            words.push(list.len() as u64 | NARROW);
-            words.extend(list.chunks(2).map(|pair| {
+            room::push(words, list.len() as u64 | NARROW)?;
+            let pairs = list.chunks(2).map(|pair| {
                 let high = pair.get(1).copied().unwrap_or(0);
                 u64::from(pair[0] as u32) | u64::from(high as u32) << 32
-            }));
+            });
+            room::extend(words, pairs)
         }
         Offsets::Wide(list) => {
-            words.push(list.len() as u64);
-            words.extend(list.iter().map(|&offset| offset as u64));
+            room::push(words, list.len() as u64)?;
+            room::extend(words, list.iter().map(|&offset| offset as u64))
         }
     }
 }
@@ -87,9 +88,11 @@ impl Words<'_> {
         self.0 = rest;
         Ok(if narrow {
             let both = these.iter().flat_map(|w| [*w as i32, (*w >> 32) as i32]);
-            Offsets::Narrow(Arc::new(both.take(len as usize).collect()))
+            let mut list = room::list(len)?;
+            list.extend(both.take(len as usize));
+            Offsets::Narrow(Arc::new(list))
         } else {
-            Offsets::Wide(Arc::new(these.iter().map(|w| *w as i64).collect()))
+            Offsets::Wide(Arc::new(room::gather(these.iter().map(|w| *w as i64))?))
         })
     }
 }
@@ -188,49 +191,58 @@ fn depth(node: &Node, known: &[u32]) -> u32 {
 impl Form {
     /// The form as words, which [`Form::from_words`] understands: a few for each node, and lists of
     /// offsets where the layout is irregular. Equal forms have equal words.
-    pub fn to_words(&self) -> Vec<u64> {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`] where memory has no room for the words.
+    pub fn to_words(&self) -> Result<Vec<u64>> {
         let mut words = vec![self.offset() as u64];
+        let to = &mut words;
         for node in self.nodes() {
             match node {
-                Node::Dense { len } => words.extend([DENSE, *len as u64]),
+                Node::Dense { len } => room::extend(to, [DENSE, *len as u64])?,
                 Node::Stream {
                     count,
                     stride,
                     child,
-                } => words.extend([STREAM, *count as u64, *stride as u64, u64::from(*child)]),
+                } => {
+                    let numbers = [STREAM, *count as u64, *stride as u64, u64::from(*child)];
+                    room::extend(to, numbers)?;
+                }
                 Node::Blocks { offsets, child } => {
-                    words.extend([BLOCKS, u64::from(*child)]);
-                    put(&mut words, offsets);
+                    room::extend(to, [BLOCKS, u64::from(*child)])?;
+                    put(to, offsets)?;
                 }
                 Node::Pieces { offsets, starts } => {
-                    words.push(PIECES);
-                    put(&mut words, offsets);
-                    put(&mut words, starts);
+                    room::push(to, PIECES)?;
+                    put(to, offsets)?;
+                    put(to, starts)?;
                 }
                 Node::Sequence { parts } => {
-                    words.extend([SEQUENCE, parts.len() as u64]);
+                    room::extend(to, [SEQUENCE, parts.len() as u64])?;
+                    room::reserve(to, 2 * parts.len())?;
                     for part in parts.iter() {
-                        words.extend([part.offset as u64, u64::from(part.child)]);
+                        to.extend([part.offset as u64, u64::from(part.child)]);
                     }
                 }
             }
         }
-        words
+        Ok(words)
     }
 
     /// The form that these words are.
     ///
     /// # Errors
     ///
-    /// Words that are no form, one whose size or bounds do not fit into 64 bits, or one that is nested more
-    /// than 256 levels deep: forms of datatypes never are.
+    /// Words that are no form, one whose size or bounds do not fit into 64 bits, or one that is
+    /// nested more than 256 levels deep: forms of datatypes never are.
     ///
     /// ```
     /// use libcopy_datatype::canonical::Form;
     /// use libcopy_datatype::{Datatype, Layout, Named};
     ///
     /// let column = Datatype::named(Named::Double).vector(1000, 1, 20)?;
-    /// let words = column.commit().to_words();
+    /// let words = column.commit()?.to_words()?;
     /// assert_eq!(words.len(), 7);
     /// let layout = Layout::from_form(Form::from_words(&words)?);
     /// assert_eq!(layout.segment_count(), 1000);
@@ -265,7 +277,7 @@ impl Form {
                         return Err(damaged("the length of a list", len));
                     }
                     let (mut start, mut first_segment) = (0i64, 0i64);
-                    let mut parts = Vec::with_capacity(len as usize);
+                    let mut parts = room::list(len)?;
                     for _ in 0..len {
                         let offset = words.number()?;
                         let child = words.child(known)?;
@@ -281,19 +293,20 @@ impl Form {
                         first_segment = first_segment.saturating_add(one.segments);
                     }
                     Node::Sequence {
-                        parts: parts.into(),
+                        parts: Arc::new(parts),
                     }
                 }
                 other => return Err(damaged("a kind of node", other)),
             };
             let bounds = extent(&node, &extents);
-            extents.push(bounds.ok_or(damaged("the size of a layout", known as u64))?);
+            let bounds = bounds.ok_or(damaged("the size of a layout", known as u64))?;
+            room::push(&mut extents, bounds)?;
             let levels = depth(&node, &depths);
             if levels > DEEPEST {
                 return Err(damaged("the depth of a layout", u64::from(levels)));
             }
-            depths.push(levels);
-            nodes.push(node);
+            room::push(&mut depths, levels)?;
+            room::push(&mut nodes, node)?;
         }
         if let Some(root) = extents.last() {
             let ends = [offset.checked_add(root.low), offset.checked_add(root.high)];
@@ -301,7 +314,7 @@ impl Form {
                 return Err(damaged("the offset of a layout", offset as u64));
             }
         }
-        Ok(assembled(nodes, extents, offset))
+        Ok(assembled(nodes, extents, offset)?)
     }
 }
 
@@ -312,13 +325,14 @@ impl Layout {
         Layout::of_form(Arc::new(form), signature)
     }
 
-    /// The layout of `count` elements, `extent` bytes apart, of a type that is known by its form only.
+    /// The layout of `count` elements, `extent` bytes apart, of a type that is known by its form
+    /// only.
     ///
     /// # Errors
     ///
     /// A size or bounds that do not fit into 64 bits.
     pub fn from_repeated_form(form: &Form, count: u64, extent: i64) -> Result<Layout> {
-        let bounds = Layout::from_form(form.clone()).bounds();
+        let bounds = form.bounds();
         let fits = || {
             let times = i64::try_from(count).ok()?;
             let last = (times - 1).max(0).checked_mul(extent)?;
@@ -328,7 +342,7 @@ impl Layout {
             bounds.end.checked_add(last)
         };
         match fits() {
-            Some(_) => Ok(Layout::from_form(form.repeated(count, extent))),
+            Some(_) => Ok(Layout::from_form(form.repeated(count, extent)?)),
             None => Err(damaged("the number of elements of a layout", count)),
         }
     }
@@ -362,7 +376,7 @@ mod tests {
         for datatype in types() {
             for count in [0, 1, 3] {
                 let layout = Layout::new(&datatype, count).unwrap();
-                let words = layout.form().to_words();
+                let words = layout.form().to_words().unwrap();
                 let form = Form::from_words(&words).unwrap();
                 assert_eq!(&form, layout.form());
                 let again = Layout::from_form(form);
@@ -420,8 +434,8 @@ mod tests {
                     _ => break,
                 }
             }
-            let form = datatype.commit();
-            let again = Form::from_words(&form.to_words()).unwrap();
+            let form = datatype.commit().unwrap();
+            let again = Form::from_words(&form.to_words().unwrap()).unwrap();
             assert_eq!(again, *form, "{which}");
         }
     }
@@ -429,12 +443,15 @@ mod tests {
     #[test]
     fn elements_that_are_known_by_their_form_are_repeated() {
         for datatype in types() {
-            let form = Form::from_words(&datatype.commit().to_words()).unwrap();
+            let form = Form::from_words(&datatype.commit().unwrap().to_words().unwrap()).unwrap();
             for count in [0, 1, 5] {
                 let ours = Layout::new(&datatype, count).unwrap();
                 let theirs = Layout::from_repeated_form(&form, count, datatype.extent()).unwrap();
                 assert_eq!(theirs.form(), ours.form());
-                assert_eq!(theirs.form().to_words(), ours.form().to_words());
+                assert_eq!(
+                    theirs.form().to_words().unwrap(),
+                    ours.form().to_words().unwrap()
+                );
             }
             for (count, extent) in [(u64::MAX, 8), (3, i64::MAX), (1 << 62, 8), (4, i64::MIN)] {
                 assert!(Layout::from_repeated_form(&form, count, extent).is_err());
@@ -445,7 +462,7 @@ mod tests {
     #[test]
     fn damaged_words_are_refused_or_harmless() {
         for datatype in types() {
-            let words = datatype.commit().to_words();
+            let words = datatype.commit().unwrap().to_words().unwrap();
             for end in 0..words.len() {
                 // What is cut off may end with a smaller form, never with a panic.
                 let _ = Form::from_words(&words[..end]);

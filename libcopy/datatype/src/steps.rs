@@ -47,8 +47,8 @@ impl Steps {
         size_of_val(&*self.list)
     }
 
-    /// Whether there is a plan, `packed` bytes are all of the data, and all of it lies in a buffer of
-    /// `len` bytes that begins `origin` bytes before the layout's origin.
+    /// Whether there is a plan, `packed` bytes are all of the data, and all of it lies in a buffer
+    /// of `len` bytes that begins `origin` bytes before the layout's origin.
     #[inline]
     pub(super) fn fit(&self, len: usize, origin: isize, packed: usize) -> bool {
         let place = |at: i64| at.checked_add(origin as i64);

@@ -277,8 +277,8 @@ fn children(tree: &mut Tree) -> Vec<&mut Tree> {
 /// The basic type that MPICH takes a type for: what one element at 0 with its own bounds comes down
 /// to. Integers differ in their size only (but for `wchar_t`), and a complex number is the pair of
 /// its parts, so that `MPI_C_DOUBLE_COMPLEX` and `MPI_2DOUBLE_PRECISION` are the same. Types of
-/// several elements are the same as nothing else. Found out by asking MPICH 4.0.2 for the extents of
-/// structs of any two types.
+/// several elements are the same as nothing else. Found out by asking MPICH 4.0.2 for the extents
+/// of structs of any two types.
 fn basic(tree: &Tree) -> Option<Vec<(Class, u32)>> {
     if let Tree::Named(named) = tree {
         let parts = named.elements().iter().flat_map(|element| {
@@ -551,8 +551,8 @@ fn attempt(
     Ok(())
 }
 
-/// Whether external32 has all elements in the same number of bytes, and the libraries agree on which:
-/// they do not for `long double` and complex numbers.
+/// Whether external32 has all elements in the same number of bytes, and the libraries agree on
+/// which: they do not for `long double` and complex numbers.
 fn has_plain_external(datatype: &Datatype) -> bool {
     let mut elements = Elements::new(datatype, 1).expect("has a size");
     elements.all(|(element, _)| {
@@ -565,8 +565,8 @@ fn has_plain_external(datatype: &Datatype) -> bool {
     })
 }
 
-/// Compares what is packed and, if no byte is there twice (`once`), unpacked in external32; the error
-/// is what differs, ours and theirs.
+/// Compares what is packed and, if no byte is there twice (`once`), unpacked in external32; the
+/// error is what differs, ours and theirs.
 fn external(
     peer: &mut Peer,
     datatype: &Datatype,
@@ -583,7 +583,8 @@ fn external(
     assert_eq!(written.expect("packs"), size);
     let ours = format!("hash {:016x}", hash(&packed));
     let theirs = peer.ask(&format!("external pack {round}"));
-    // MPICH 4.0 refuses pairs of different numbers, or dies of them, and of other types here and there.
+    // MPICH 4.0 refuses pairs of different numbers, or dies of them, and of other types here and
+    // there.
     if theirs.starts_with("bad ") || theirs == "died" && peer.mpi == "mpich" {
         return Ok(());
     }

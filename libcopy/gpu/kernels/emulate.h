@@ -48,8 +48,8 @@ struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
 
-// Bulk copies, each done as late as it may be: a load when its store waits for it, a store when somebody waits for it.
-// A stage that is used too early has wrong bytes then.
+// Bulk copies, each done as late as it may be: a load when its store waits for it, a store when
+// somebody waits for it. A stage that is used too early has wrong bytes then.
 template <int STAGES, int STAGE_BYTES> struct EmulatedPipeline {
     struct Copy {
         unsigned long long to, from;

@@ -8,7 +8,8 @@ typedef void (*Kernel)(const Job &);
 
 struct Named {
     const char *name;
-    // Kernels with a job as parameter; null for `batch`, which has a table of jobs, and `stencil`, which has a field.
+    // Kernels with a job as parameter; null for `batch`, which has a table of jobs, and `stencil`,
+    // which has a field.
     Kernel kernel;
     // Threads of a block that it is made for, and bytes of dynamic shared memory that it needs.
     unsigned threads;

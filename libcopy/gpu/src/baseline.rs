@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Running what libcopy is compared with: other libraries' mappings, and a product of matrices that keeps the GPU busy.
+//! Running what libcopy is compared with: other libraries' mappings, and a product of matrices that
+//! keeps the GPU busy.
 
 use crate::buffer::Buffer;
 use crate::context::Context;
@@ -16,12 +17,13 @@ use crate::pending::{Pending, Work};
 /// Edge of the tiles of [`Kernel::Gemm`] (`GEMM_TILE` of `pack.cu`).
 const GEMM_TILE: u64 = 64;
 
-/// Packs a whole layout by another library's mapping of bytes to threads. Returns when the bytes are there.
+/// Packs a whole layout by another library's mapping of bytes to threads. Returns when the bytes
+/// are there.
 ///
 /// # Errors
 ///
-/// [`Error::NoMethod`] for a layout that the mapping does not fit, [`Error::NotReached`] for pageable memory, a driver that
-/// fails.
+/// [`Error::NoMethod`] for a layout that the mapping does not fit, [`Error::NotReached`] for
+/// pageable memory, a driver that fails.
 ///
 /// # Safety
 ///
@@ -55,7 +57,8 @@ pub unsafe fn pack_with(
     launched.and(context.settle(driver, stream))
 }
 
-/// A product of two square matrices of 32-bit floats on the GPU, by a plain tiled kernel: the program's own work.
+/// A product of two square matrices of 32-bit floats on the GPU, by a plain tiled kernel: the
+/// program's own work.
 #[derive(Debug)]
 pub struct Gemm {
     factors: Buffer,
@@ -65,7 +68,8 @@ pub struct Gemm {
 }
 
 impl Gemm {
-    /// Matrices of `edge` x `edge` zeros, whose product takes the multiprocessors of the GPU that `near` is on.
+    /// Matrices of `edge` x `edge` zeros, whose product takes the multiprocessors of the GPU that
+    /// `near` is on.
     ///
     /// # Errors
     ///

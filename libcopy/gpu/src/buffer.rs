@@ -20,8 +20,8 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Host memory of `bytes` bytes that the kernels of all contexts can read and write. `near` is memory of a GPU,
-    /// in whose context it is allocated.
+    /// Host memory of `bytes` bytes that the kernels of all contexts can read and write. `near` is
+    /// memory of a GPU, in whose context it is allocated.
     ///
     /// # Errors
     ///
@@ -158,8 +158,8 @@ fn device_of(driver: &Driver, to: u64, from: u64) -> Result<Pointer> {
     Ok(if to.space == Space::Device { to } else { from })
 }
 
-/// Copies contiguous bytes between memory of any two spaces, of which one at least is a GPU's. Returns when the bytes
-/// are there.
+/// Copies contiguous bytes between memory of any two spaces, of which one at least is a GPU's.
+/// Returns when the bytes are there.
 ///
 /// # Errors
 ///

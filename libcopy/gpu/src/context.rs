@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What is kept per CUDA context: the kernels, streams, events, pinned memory, memory for tables of jobs.
+//! What is kept per CUDA context: the kernels, streams, events, pinned memory, memory for tables of
+//! jobs.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -27,14 +28,16 @@ const STREAMS: usize = 5;
 /// Launches from which one launch of their table is cheaper.
 const BATCH_FROM: usize = 4;
 
-/// Bytes of memory for a table of jobs that is kept for the next one; longer ones have memory of their own.
+/// Bytes of memory for a table of jobs that is kept for the next one; longer ones have memory of
+/// their own.
 const TABLE: usize = 64 << 10;
 
 /// What is kept per context.
 #[derive(Debug)]
 pub(crate) struct Context {
     context: Handle,
-    /// `cuCtxGetId`: a context that is made after another was destroyed may have its handle, but not this.
+    /// `cuCtxGetId`: a context that is made after another was destroyed may have its handle, but
+    /// not this.
     id: u64,
     device: Device,
     streams: [Handle; STREAMS],
@@ -156,7 +159,8 @@ impl Context {
         }
         let mut streams = [std::ptr::null_mut(); STREAMS];
         for stream in &mut streams {
-            // A stream without flags waits for what the program put into the legacy stream, and the other way round.
+            // A stream without flags waits for what the program put into the legacy stream, and the
+            // other way round.
             // SAFETY: `stream` is written to.
             driver.check("cuStreamCreate", unsafe {
                 (calls.stream_create)(&raw mut *stream, 0)
@@ -253,7 +257,8 @@ impl Context {
         Ok(())
     }
 
-    /// The same, many in one launch where that is cheaper. What is returned is in use until the stream is done.
+    /// Launches kernels on a stream of this context, which is current, many in one launch where
+    /// that is cheaper. What is returned is in use until the stream is done.
     pub(crate) fn launch_together(
         &self,
         driver: &Driver,
@@ -334,8 +339,8 @@ impl Context {
         stream: Handle,
     ) -> Result<()> {
         let mut parameters = [parameter];
-        // SAFETY: a function of this context, with the one parameter that it has, which is copied by the call. The
-        // caller of pack, unpack and copy promises the memory.
+        // SAFETY: a function of this context, with the one parameter that it has, which is copied
+        // by the call. The caller of pack, unpack and copy promises the memory.
         let code = unsafe {
             (driver.functions.launch_kernel)(
                 function,
@@ -370,7 +375,8 @@ impl Context {
         bytes: usize,
         stream: Handle,
     ) -> Result<()> {
-        // SAFETY: the driver knows what each address is; the caller of pack and unpack promises the memory.
+        // SAFETY: the driver knows what each address is; the caller of pack and unpack promises the
+        // memory.
         driver.check("cuMemcpyAsync", unsafe {
             (driver.functions.memcpy_async)(to, from, bytes, stream)
         })
@@ -422,8 +428,9 @@ impl Context {
         })
     }
 
-    /// Has memory of this context, which nobody uses any more, freed by the next call. For destructors: those of thread-local
-    /// variables run when a thread ends, after the driver's own may have run, and the driver must not be called then.
+    /// Has memory of this context, which nobody uses any more, freed by the next call. For
+    /// destructors: those of thread-local variables run when a thread ends, after the driver's own
+    /// may have run, and the driver must not be called then.
     pub(crate) fn leave(&self, address: u64) {
         lock(&self.left).push(address);
     }

@@ -41,7 +41,8 @@ pub struct Device {
     pub multiprocessors: u32,
 }
 
-/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`, `_COMPUTE_CAPABILITY_MAJOR`, `_COMPUTE_CAPABILITY_MINOR`.
+/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`, `_COMPUTE_CAPABILITY_MAJOR`,
+/// `_COMPUTE_CAPABILITY_MINOR`.
 const MULTIPROCESSORS: c_int = 16;
 const MAJOR: c_int = 75;
 const MINOR: c_int = 76;
@@ -113,7 +114,8 @@ impl Device {
         })
     }
 
-    /// Whether this is no GPU but the stand-in for tests (`tests/fakecuda`), whose times say nothing about GPUs.
+    /// Whether this is no GPU but the stand-in for tests (`tests/fakecuda`), whose times say
+    /// nothing about GPUs.
     pub fn is_stand_in(&self) -> bool {
         self.name.contains("stand-in")
     }

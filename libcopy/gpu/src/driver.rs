@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The functions of the CUDA driver that are needed, found in a `libcuda.so.1` that the program has loaded itself.
+//! The functions of the CUDA driver that are needed, found in a `libcuda.so.1` that the program has
+//! loaded itself.
 //!
-//! Nothing is linked, and only [`Driver::load`], which is for tools, loads anything: in a program without CUDA there is
-//! nothing to find, and looking again costs a comparison until another library has been loaded. Source: CUDA Driver API,
-//! 12.0.
+//! Nothing is linked, and only [`Driver::load`], which is for tools, loads anything: in a program
+//! without CUDA there is nothing to find, and looking again costs a comparison until another
+//! library has been loaded. Source: CUDA Driver API, 12.0.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +34,8 @@ macro_rules! functions {
                         if found.is_null() {
                             return Err(Error::MissingFunction { function: $symbol });
                         }
-                        // SAFETY: the driver's function of that name has this type (cuda.h of CUDA 12.0).
+                        // SAFETY: the driver's function of that name has this type (cuda.h of CUDA
+                        // 12.0).
                         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> c_int>(found) }
                     },)*
                 })
@@ -83,8 +85,9 @@ functions! {
     );
 }
 
-/// `cuMemcpyBatchAsync` of CUDA 12.8: destinations, sources and lengths, how many; attributes, the first copy of each, how many;
-/// which copy is wrong; the stream. (`cuMemcpyBatchAsync_v2` of CUDA 13 is another function.)
+/// `cuMemcpyBatchAsync` of CUDA 12.8: destinations, sources and lengths, how many; attributes, the
+/// first copy of each, how many; which copy is wrong; the stream. (`cuMemcpyBatchAsync_v2` of CUDA
+/// 13 is another function.)
 pub(crate) type MemcpyBatch = unsafe extern "C" fn(
     *mut u64,
     *mut u64,
@@ -207,7 +210,8 @@ impl Driver {
         let library =
             unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
         if library.is_null() {
-            // SAFETY: called after dlopen failed in this thread; the text is valid until the next call.
+            // SAFETY: called after dlopen failed in this thread; the text is valid until the next
+            // call.
             let why = unsafe {
                 let why = libc::dlerror();
                 if why.is_null() {
@@ -232,7 +236,8 @@ impl Driver {
         Ok(driver)
     }
 
-    /// The version of CUDA that the driver supports: 1000 times the major plus 10 times the minor number.
+    /// The version of CUDA that the driver supports: 1000 times the major plus 10 times the minor
+    /// number.
     ///
     /// # Errors
     ///
@@ -274,7 +279,8 @@ impl Driver {
 fn look() {
     static LOOKING: Mutex<()> = Mutex::new(());
     let _one = LOOKING.lock().unwrap_or_else(|e| e.into_inner());
-    // SAFETY: a constant name. With RTLD_NOLOAD no code is run; the handle keeps the library for ever.
+    // SAFETY: a constant name. With RTLD_NOLOAD no code is run; the handle keeps the library for
+    // ever.
     let library = unsafe {
         libc::dlopen(
             c"libcuda.so.1".as_ptr(),
@@ -286,7 +292,8 @@ fn look() {
             let functions = Functions::of(library)?;
             // SAFETY: the library is open for ever.
             let found = unsafe { libc::dlsym(library, c"cuMemcpyBatchAsync".as_ptr()) };
-            // SAFETY: the driver's function of that name has this type (cuda.h of CUDA 12.8); null is no function.
+            // SAFETY: the driver's function of that name has this type (cuda.h of CUDA 12.8); null
+            // is no function.
             let memcpy_batch =
                 unsafe { std::mem::transmute::<*mut c_void, Option<MemcpyBatch>>(found) };
             Ok(Driver {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Copies by the GPU's copy engines, without kernels: a copy per block, which is what FALCON-X (section 5.1) found in MPI
-//! libraries and what kernels are compared with, all of them in one call of the driver, and a copy per plane of equally spaced
-//! rows.
+//! Copies by the GPU's copy engines, without kernels: a copy per block, which is what FALCON-X
+//! (section 5.1) found in MPI libraries and what kernels are compared with, all of them in one call
+//! of the driver, and a copy per plane of equally spaced rows.
 
 use libcopy_datatype::canonical::{Form, Node};
 
@@ -18,8 +18,9 @@ const MOST_PLANES: u64 = 4096;
 /// `CU_DEVICE_ATTRIBUTE_MAX_PITCH` of all GPUs.
 const MOST_PITCH: i64 = i32::MAX as i64;
 
-/// Copies all bytes of one layout to another with one `cuMemcpyAsync` for each run that is contiguous in both (the naive
-/// method of FALCON-X, section 5.1). Returns when the bytes are there; says how many copies there were.
+/// Copies all bytes of one layout to another with one `cuMemcpyAsync` for each run that is
+/// contiguous in both (the naive method of FALCON-X, section 5.1). Returns when the bytes are
+/// there; says how many copies there were.
 ///
 /// # Errors
 ///
@@ -46,11 +47,13 @@ pub unsafe fn copy_blocks(
     Ok(count)
 }
 
-/// The same with one `cuMemcpyBatchAsync` for all runs.
+/// Copies all bytes of one layout to another with one `cuMemcpyBatchAsync` for all runs that are
+/// contiguous in both.
 ///
 /// # Errors
 ///
-/// [`Error::NoMethod`] where the driver has no such function (before CUDA 12.8); else those of [`copy_blocks`].
+/// [`Error::NoMethod`] where the driver has no such function (before CUDA 12.8); else those of
+/// [`copy_blocks`].
 ///
 /// # Safety
 ///
@@ -81,8 +84,8 @@ pub unsafe fn copy_batch(
     Ok(count)
 }
 
-/// Calls `each` with both addresses and the length of each run that is contiguous in both layouts, as far as the source has
-/// bytes.
+/// Calls `each` with both addresses and the length of each run that is contiguous in both layouts,
+/// as far as the source has bytes.
 fn runs(
     (to, to_origin): (&GpuLayout, u64),
     (from, from_origin): (&GpuLayout, u64),
@@ -108,13 +111,14 @@ fn runs(
     Ok(())
 }
 
-/// Copies all bytes of one layout to another with one `cuMemcpy2DAsync` for each plane of rows: both are blocks of one
-/// length under the same strides' counts, or one is contiguous. Uses no multiprocessor. Returns when the bytes are there;
-/// says how many planes there were.
+/// Copies all bytes of one layout to another with one `cuMemcpy2DAsync` for each plane of rows:
+/// both are blocks of one length under the same strides' counts, or one is contiguous. Uses no
+/// multiprocessor. Returns when the bytes are there; says how many planes there were.
 ///
 /// # Errors
 ///
-/// [`Error::NoMethod`] for other layouts, `to` is smaller than `from`, memory without a context, a driver that fails.
+/// [`Error::NoMethod`] for other layouts, `to` is smaller than `from`, memory without a context, a
+/// driver that fails.
 ///
 /// # Safety
 ///
@@ -179,8 +183,8 @@ impl Batch {
         };
         let mut attributes = BatchAttributes::STREAM;
         let (mut first, mut wrong) = (0, 0);
-        // SAFETY: the three lists have as many entries as is said, and the attributes are for all copies from the first one
-        // on; the caller promises the memory.
+        // SAFETY: the three lists have as many entries as is said, and the attributes are for all
+        // copies from the first one on; the caller promises the memory.
         let code = unsafe {
             function(
                 self.to.as_mut_ptr(),

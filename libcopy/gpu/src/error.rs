@@ -2,6 +2,8 @@
 
 //! What can go wrong.
 
+use libcopy_datatype::room::NoRoom;
+
 /// Why something could not be done on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -28,7 +30,8 @@ pub enum Error {
         /// The number of the error (`CUresult`).
         code: i32,
     },
-    /// The driver does not say which context memory belongs to (`cuMemAllocAsync`, virtual memory management).
+    /// The driver does not say which context memory belongs to (`cuMemAllocAsync`, virtual memory
+    /// management).
     #[error("the driver names no context for the memory at {address:#x}")]
     NoContext {
         /// An address in it.
@@ -92,6 +95,9 @@ pub enum Error {
     /// The layout has too many irregular pieces for a plan.
     #[error("a layout with more than 2^24 irregular pieces has no plan for the GPU")]
     TooManyPieces,
+    /// There is no room in memory for a list that is as long as the layout says.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
 }
 
 /// The result of what may fail on a GPU.

@@ -50,15 +50,15 @@ static COPY_UNITS: AtomicBool = AtomicBool::new(true);
 /// Blocks per multiprocessor that hide the latency of memory: 2048 threads.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 
-/// Lets packing and copying use `count` multiprocessors at most, so that the GPU stays the program's; `None`: all. From
-/// then on blocks from 1 KiB are moved by copy units where there are some (compute capability 9.0), which need few
-/// multiprocessors.
+/// Lets packing and copying use `count` multiprocessors at most, so that the GPU stays the
+/// program's; `None`: all. From then on blocks from 1 KiB are moved by copy units where there are
+/// some (compute capability 9.0), which need few multiprocessors.
 pub fn limit_multiprocessors(count: Option<u32>) {
     MULTIPROCESSORS.store(count.unwrap_or(0), Ordering::Relaxed);
 }
 
-/// Whether a limit on multiprocessors has long blocks moved by copy units; otherwise by threads of as few multiprocessors,
-/// to compare with. They are at the start.
+/// Whether a limit on multiprocessors has long blocks moved by copy units; otherwise by threads of
+/// as few multiprocessors, to compare with. They are at the start.
 pub fn use_copy_units(are_used: bool) {
     COPY_UNITS.store(are_used, Ordering::Relaxed);
 }
@@ -87,7 +87,7 @@ impl GpuLayout {
     ///
     /// A layout with too many irregular pieces.
     pub fn new(layout: Layout) -> Result<GpuLayout> {
-        let plan = Plan::of(&layout).ok_or(Error::TooManyPieces)?;
+        let plan = Plan::of(&layout)?;
         Ok(GpuLayout {
             layout,
             plan,
@@ -139,8 +139,8 @@ fn tables(
     Ok(Some(tables))
 }
 
-/// Packs a range of a layout's packed stream from `origin`, what its displacements count from, to `packed`. Each may be
-/// memory of any [`Space`]. Returns when the bytes are there.
+/// Packs a range of a layout's packed stream from `origin`, what its displacements count from, to
+/// `packed`. Each may be memory of any [`Space`]. Returns when the bytes are there.
 ///
 /// # Errors
 ///
@@ -148,7 +148,8 @@ fn tables(
 ///
 /// # Safety
 ///
-/// All bytes of the range are valid for reads in the layout, and for writes at `packed`; they do not overlap.
+/// All bytes of the range are valid for reads in the layout, and for writes at `packed`; they do
+/// not overlap.
 pub unsafe fn pack(
     driver: &Driver,
     layout: &GpuLayout,
@@ -168,7 +169,8 @@ pub unsafe fn pack(
 ///
 /// # Safety
 ///
-/// All bytes of the range are valid for writes in the layout, and for reads at `packed`; they do not overlap.
+/// All bytes of the range are valid for writes in the layout, and for reads at `packed`; they do
+/// not overlap.
 pub unsafe fn unpack(
     driver: &Driver,
     layout: &GpuLayout,
@@ -180,7 +182,8 @@ pub unsafe fn unpack(
     move_part(driver, &part, None).map(|_| ())
 }
 
-/// [`pack()`] without waiting, where kernels reach both sides; waits where they do not. Several may be under way.
+/// [`pack()`] without waiting, where kernels reach both sides; waits where they do not. Several may
+/// be under way.
 ///
 /// # Errors
 ///
@@ -220,7 +223,8 @@ pub unsafe fn start_unpack(
     start(driver, |pending| move_part(driver, &part, Some(pending)))
 }
 
-/// [`start_unpack`] of packed bytes that are there when what is `pending` is done, which then includes this.
+/// [`start_unpack`] of packed bytes that are there when what is `pending` is done, which then
+/// includes this.
 ///
 /// # Errors
 ///
@@ -241,9 +245,9 @@ pub unsafe fn unpack_after(
     move_part(driver, &part, Some(work))
 }
 
-/// Copies all bytes of one layout to another, which has at least as many: the receive of a message without packed bytes in
-/// between (FALCON-X, section 5.2). Each may be memory of any [`Space`], mapped from another process too. Returns when the
-/// bytes are there.
+/// Copies all bytes of one layout to another, which has at least as many: the receive of a message
+/// without packed bytes in between (FALCON-X, section 5.2). Each may be memory of any [`Space`],
+/// mapped from another process too. Returns when the bytes are there.
 ///
 /// # Errors
 ///
@@ -262,7 +266,8 @@ pub unsafe fn copy_layout(
     move_layout(driver, (to, to_origin), (from, from_origin), None)
 }
 
-/// [`copy_layout`] without waiting, where kernels reach both sides; waits where they do not. Several may be under way.
+/// [`copy_layout`] without waiting, where kernels reach both sides; waits where they do not.
+/// Several may be under way.
 ///
 /// # Errors
 ///
@@ -322,8 +327,8 @@ pub unsafe fn unpack_all(driver: &Driver, messages: &[Message<'_>]) -> Result<()
     move_all(driver, messages, Way::Unpack)
 }
 
-/// Submits a pack to a stream of the program's, in the order of that stream, and returns at once. The stream is one of the
-/// context that the memory belongs to.
+/// Submits a pack to a stream of the program's, in the order of that stream, and returns at once.
+/// The stream is one of the context that the memory belongs to.
 ///
 /// # Errors
 ///
@@ -331,7 +336,8 @@ pub unsafe fn unpack_all(driver: &Driver, messages: &[Message<'_>]) -> Result<()
 ///
 /// # Safety
 ///
-/// As for [`pack()`], until the stream has done it; `stream` is a `CUstream`, and the layout is dropped later than that.
+/// As for [`pack()`], until the stream has done it; `stream` is a `CUstream`, and the layout is
+/// dropped later than that.
 pub unsafe fn pack_on(
     driver: &Driver,
     layout: &GpuLayout,
@@ -478,8 +484,8 @@ fn start(
     Ok(Pending::new(driver, work))
 }
 
-/// Launches on a stream of the context, which is current. Waits if `pending` is none, and otherwise says there what is to
-/// be waited for.
+/// Launches on a stream of the context, which is current. Waits if `pending` is none, and otherwise
+/// says there what is to be waited for.
 fn submit(
     driver: &Driver,
     context: &Arc<Context>,
@@ -557,7 +563,8 @@ fn move_part(driver: &Driver, part: &Part<'_>, pending: Option<&mut Option<Work>
         let (host, scratch_bytes) = ((part.packed + chunk.start) as *mut u8, scratch as *mut u8);
         if part.way == Way::Pack {
             launched(chunk.of, scratch)?;
-            // SAFETY: pageable memory of the caller, and the scratch memory, which is this thread's for now.
+            // SAFETY: pageable memory of the caller, and the scratch memory, which is this thread's
+            // for now.
             unsafe { std::ptr::copy_nonoverlapping(scratch_bytes, host, bytes) };
             Ok(())
         } else {
@@ -737,8 +744,8 @@ fn on_processor(part: &Part<'_>, range: &Range<u64>, packed: u64) {
     let low = part.origin.wrapping_add_signed(bounds.start) as *mut u8;
     let len = (bounds.end - bounds.start) as usize;
     let bytes = (range.end - range.start) as usize;
-    // SAFETY: the caller's promise: the bytes of the layout are valid. Between them there may be others, which are
-    // neither read nor written.
+    // SAFETY: the caller's promise: the bytes of the layout are valid. Between them there may be
+    // others, which are neither read nor written.
     let moved = unsafe {
         match part.way {
             Way::Pack => layout.pack_range(

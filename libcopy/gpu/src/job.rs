@@ -28,8 +28,9 @@ impl Divisor {
                 shift: 0,
             };
         }
-        // With 2^(log - 1) < by <= 2^log, magic = ceil(2^(31 + log) / by) has 32 bits and is too large by less
-        // than by / by <= 2^log / by; times a number below 2^31 that is less than 2^(31 + log) / by.
+        // With 2^(log - 1) < by <= 2^log, magic = ceil(2^(31 + log) / by) has 32 bits and is too
+        // large by less than by / by <= 2^log / by; times a number below 2^31 that is less than
+        // 2^(31 + log) / by.
         let log = by.next_power_of_two().trailing_zeros();
         Divisor {
             by,
@@ -113,7 +114,8 @@ pub struct Job {
     pub width: u32,
     /// `copy_runs`: threads that copy a run together, a power of two up to 32.
     pub lanes: u32,
-    /// `copy_runs`, `copy_bulk`: units that a group of lanes or a block is given at a time; 0 for other kernels.
+    /// `copy_runs`, `copy_bulk`: units that a group of lanes or a block is given at a time; 0 for
+    /// other kernels.
     pub chunk: u32,
     /// Whether positions do not stay below 2^31.
     pub is_long: u32,
@@ -129,7 +131,8 @@ impl Job {
 
     /// The bytes that a kernel is given.
     pub fn as_bytes(&self) -> &[u8] {
-        // SAFETY: the structure has no padding: 8-byte fields, and 4-byte fields in pairs (checked below).
+        // SAFETY: the structure has no padding: 8-byte fields, and 4-byte fields in pairs (checked
+        // below).
         unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Job>()) }
     }
 }

@@ -10,7 +10,8 @@ use crate::plan::{Grain, Inner, Part, Plan, Step, WIDEST};
 /// Threads of a block of most kernels.
 pub(crate) const THREADS: u32 = 256;
 
-/// Blocks of a grid, at most (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
+/// Blocks of a grid, at most (CUDA C++ Programming Guide, "Technical Specifications per Compute
+/// Capability").
 pub(crate) const MOST_GRID_BLOCKS: u64 = (1 << 31) - 1;
 
 /// Mean bytes of a run from which copy units do better than threads.
@@ -28,7 +29,8 @@ const WORDS_PER_THREAD: u64 = 4;
 /// Blocks of a launch, at most; threads go on behind those of the others.
 const MOST_BLOCKS: u64 = 1 << 20;
 
-/// Runs from this mean length on, in bytes, are copied by groups of lanes where words of 4 bytes do not fit.
+/// Runs from this mean length on, in bytes, are copied by groups of lanes where words of 4 bytes do
+/// not fit.
 const LONG_RUN: u64 = 32;
 
 /// Bytes that each lane of a group is given at a time.
@@ -47,11 +49,13 @@ pub enum Kernel {
     CopyWords(u32),
     /// Any two sides, a group of lanes per run.
     CopyRuns,
-    /// Any two sides, long runs that are multiples of 16 bytes, by copy units; GPUs of compute capability 9.0 and newer.
+    /// Any two sides, long runs that are multiples of 16 bytes, by copy units; GPUs of compute
+    /// capability 9.0 and newer.
     CopyBulk,
     /// Many jobs; its parameter is a [`BatchTable`].
     Batch,
-    /// Baseline: pack a nest by TEMPI's mapping, by words; the bytes of a word; see [`Mapping`](crate::Mapping).
+    /// Baseline: pack a nest by TEMPI's mapping, by words; the bytes of a word; see
+    /// [`Mapping`](crate::Mapping).
     TempiPack(u32),
     /// Baseline: unpack into a nest by TEMPI's mapping.
     TempiUnpack(u32),
@@ -61,8 +65,8 @@ pub enum Kernel {
     YaksaUnpack(u32),
     /// Baseline: a product of matrices, which packing gets in the way of.
     Gemm,
-    /// Baseline: a stencil of nine points, a program's own work between exchanges of halos. Its parameter is a field (`Stencil`
-    /// of `pack.cu`).
+    /// Baseline: a stencil of nine points, a program's own work between exchanges of halos. Its
+    /// parameter is a field (`Stencil` of `pack.cu`).
     Stencil,
 }
 
@@ -152,8 +156,9 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// The same by [`Kernel::CopyBulk`] on at most `blocks` blocks, each of which fills a multiprocessor's shared memory;
-    /// `None` unless all runs are multiples of 16 bytes and have a mean of at least 1 KiB.
+    /// The launch by [`Kernel::CopyBulk`] on at most `blocks` blocks, each of which fills a
+    /// multiprocessor's shared memory; `None` unless all runs are multiples of 16 bytes and have a
+    /// mean of at least 1 KiB.
     pub fn as_bulk(&self, blocks: u32) -> Option<Launch> {
         let is_whole = self.job.width == WIDEST && self.job.lead == 0 && self.job.trail == 0;
         if !is_whole || self.mean < BULK_RUN {
@@ -181,7 +186,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// What does the same as these launches, none of which may write what another reads or writes; `None` of no launches.
+    /// What does the same as these launches, none of which may write what another reads or writes;
+    /// `None` of no launches.
     ///
     /// # Panics
     ///
@@ -226,7 +232,8 @@ impl Batch {
     }
 }
 
-/// Where a layout is: its plan, the address of its origin and that of the plan's tables, as the GPU sees them.
+/// Where a layout is: its plan, the address of its origin and that of the plan's tables, as the GPU
+/// sees them.
 #[derive(Clone, Copy, Debug)]
 pub struct Placed<'a> {
     /// How its bytes are moved.
@@ -257,8 +264,8 @@ impl Placed<'_> {
             .collect()
     }
 
-    /// What unpacks a range of the packed stream from address `packed`; `None` if the layout has bytes twice, which
-    /// must be written in their order.
+    /// What unpacks a range of the packed stream from address `packed`; `None` if the layout has
+    /// bytes twice, which must be written in their order.
     ///
     /// # Panics
     ///
@@ -279,8 +286,8 @@ impl Placed<'_> {
         })
     }
 
-    /// What copies as many bytes as `from` has to this layout, from layout to layout; `None` if this layout has
-    /// bytes twice.
+    /// What copies as many bytes as `from` has to this layout, from layout to layout; `None` if
+    /// this layout has bytes twice.
     ///
     /// # Panics
     ///

@@ -2,9 +2,10 @@
 
 //! Derived datatypes in GPU memory.
 //!
-//! [`Plan`] turns a [`Layout`](libcopy_datatype::Layout) into what kernels can do; [`Placed`] puts it at an address and
-//! says which [`Launch`]es pack it, unpack it, or copy it to another layout. [`pack()`] and [`unpack()`] launch them in the
-//! context that the memory belongs to, with the CUDA driver that the program has loaded.
+//! [`Plan`] turns a [`Layout`](libcopy_datatype::Layout) into what kernels can do; [`Placed`] puts
+//! it at an address and says which [`Launch`]es pack it, unpack it, or copy it to another layout.
+//! [`pack()`] and [`unpack()`] launch them in the context that the memory belongs to, with the CUDA
+//! driver that the program has loaded.
 
 mod baseline;
 mod buffer;

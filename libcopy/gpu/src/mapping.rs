@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Baselines: how other libraries map the bytes of a type to threads, as launches of kernels of our own.
+//! Baselines: how other libraries map the bytes of a type to threads, as launches of kernels of our
+//! own.
 
 use crate::job::Job;
 use crate::launch::{End, Kernel, MOST_GRID_BLOCKS, Placed, THREADS};
 use crate::plan::{Grain, Inner, Step};
 
-/// Blocks of a grid in its second and third dimension, at most (CUDA C++ Programming Guide, "Technical Specifications per
-/// Compute Capability").
+/// Blocks of a grid in its second and third dimension, at most (CUDA C++ Programming Guide,
+/// "Technical Specifications per Compute Capability").
 const MOST_ROW_BLOCKS: u64 = 65_535;
 
 /// Whose mapping of bytes to threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapping {
-    /// TEMPI's ("Generalized pack kernels"): a thread per word; the first dimension of the thread block runs over the
-    /// words of a block, the second over the next dimension of the type, the third over the one after it, loops over the
-    /// rest. The word is the largest that fits both sides.
+    /// TEMPI's ("Generalized pack kernels"): a thread per word; the first dimension of the thread
+    /// block runs over the words of a block, the second over the next dimension of the type, the
+    /// third over the one after it, loops over the rest. The word is the largest that fits both
+    /// sides.
     Tempi,
-    /// yaksa's generated kernels: a thread per element of the type, whose index is decoded by divisions.
+    /// yaksa's generated kernels: a thread per element of the type, whose index is decoded by
+    /// divisions.
     Yaksa {
         /// Bytes of an element: 1, 2, 4, 8 or 16.
         element: u32,
@@ -38,9 +41,9 @@ pub struct Shaped {
 }
 
 impl Placed<'_> {
-    /// What packs the whole layout to address `packed`, or unpacks it from there, by another library's mapping; `None` unless
-    /// the layout is blocks under strides (no lists, no members), into which the mapping's words fit, and that has no byte
-    /// twice if it is unpacked.
+    /// What packs the whole layout to address `packed`, or unpacks it from there, by another
+    /// library's mapping; `None` unless the layout is blocks under strides (no lists, no members),
+    /// into which the mapping's words fit, and that has no byte twice if it is unpacked.
     pub fn baseline(&self, mapping: Mapping, packed: u64, is_pack: bool) -> Option<Shaped> {
         let [part] = self.plan.parts() else {
             return None;

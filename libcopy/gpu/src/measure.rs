@@ -29,7 +29,8 @@ pub struct Effort {
     pub budget: Duration,
     /// Largest cell that is measured; times of larger ones follow from it.
     pub most_bytes: u64,
-    /// Bytes that a layout may span, at least `most_bytes`. Blocks that do not fit lie between the others.
+    /// Bytes that a layout may span, at least `most_bytes`. Blocks that do not fit lie between the
+    /// others.
     pub most_span: u64,
 }
 
@@ -165,8 +166,8 @@ impl Bench<'_> {
 
 /// Measures a GPU. `progress` is told the share that is done, from 0 to 1, and what comes.
 ///
-/// Messages are not sent: `cpu_cpu` is a copy between host memory, `gpu_gpu` one within the GPU, which MPI libraries do not
-/// undercut.
+/// Messages are not sent: `cpu_cpu` is a copy between host memory, `gpu_gpu` one within the GPU,
+/// which MPI libraries do not undercut.
 ///
 /// # Errors
 ///
@@ -249,8 +250,8 @@ pub fn measure(
     Ok(profile)
 }
 
-/// Where the profile of a GPU and driver is kept: `libcopy/GPU-UUID-DRIVER` below `$XDG_CACHE_HOME` or `~/.cache`; `None` if
-/// neither is known.
+/// Where the profile of a GPU and driver is kept: `libcopy/GPU-UUID-DRIVER` below `$XDG_CACHE_HOME`
+/// or `~/.cache`; `None` if neither is known.
 pub fn profile_path(gpu: &str, driver: i32) -> Option<PathBuf> {
     let absolute = |name: &str| {
         let value = PathBuf::from(std::env::var_os(name)?);
@@ -279,8 +280,8 @@ impl Profile {
         Ok(path)
     }
 
-    /// The profile of a GPU: the one that was measured, or, without one or if it is damaged, the built-in one. Read once per
-    /// process and GPU.
+    /// The profile of a GPU: the one that was measured, or, without one or if it is damaged, the
+    /// built-in one. Read once per process and GPU.
     ///
     /// # Errors
     ///

@@ -52,8 +52,8 @@ const ATTRIBUTES: [c_uint; 4] = [1, 2, 8, 7];
 const HOST: c_uint = 1;
 
 impl Pointer {
-    /// Asks the driver what an address is, with one call (`cuPointerGetAttributes`, which reports no error for
-    /// addresses that it does not know).
+    /// Asks the driver what an address is, with one call (`cuPointerGetAttributes`, which reports
+    /// no error for addresses that it does not know).
     ///
     /// # Errors
     ///
@@ -77,7 +77,8 @@ impl Pointer {
                 address,
             )
         };
-        /// `CUDA_ERROR_NOT_INITIALIZED`, `_DEINITIALIZED`: nobody has allocated anything, or the program ends.
+        /// `CUDA_ERROR_NOT_INITIALIZED`, `_DEINITIALIZED`: nobody has allocated anything, or the
+        /// program ends.
         const NOTHING_THERE: [c_int; 2] = [3, 4];
         if NOTHING_THERE.contains(&code) {
             kind = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Which way a message takes: the model of TEMPI ("Performance Model") with two more methods, on tables that
-//! [`measure()`](crate::measure()) fills once per GPU and driver.
+//! Which way a message takes: the model of TEMPI ("Performance Model") with two more methods, on
+//! tables that [`measure()`](crate::measure()) fills once per GPU and driver.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -15,7 +15,8 @@ use crate::error::{Error, Result};
 pub enum Method {
     /// Packed into GPU memory, which the MPI library sends.
     Device,
-    /// Packed straight into pinned host memory, which the MPI library sends or another process maps.
+    /// Packed straight into pinned host memory, which the MPI library sends or another process
+    /// maps.
     OneShot,
     /// Packed into GPU memory, copied to the host, sent, and back.
     Staged,
@@ -68,7 +69,8 @@ impl std::str::FromStr for Method {
 /// Rows of a [`Grid`]: 2^(2 i + 6) bytes of data, from 64 bytes to 4 MiB.
 pub const GRID_BYTES: usize = 9;
 
-/// Columns of a [`Grid`]: blocks of 2^j bytes, from 1 to 256, that begin every [`GRID_STRIDE`] bytes.
+/// Columns of a [`Grid`]: blocks of 2^j bytes, from 1 to 256, that begin every [`GRID_STRIDE`]
+/// bytes.
 pub const GRID_BLOCKS: usize = 9;
 
 /// Bytes from block to block in a measurement.
@@ -102,8 +104,8 @@ impl Grid {
         1 << (2 * row + 6)
     }
 
-    /// Microseconds for `bytes` in blocks of `block` bytes, interpolated in the logarithms of all three. Beyond the last
-    /// row times grow like bytes; blocks beyond the table count as its last.
+    /// Microseconds for `bytes` in blocks of `block` bytes, interpolated in the logarithms of all
+    /// three. Beyond the last row times grow like bytes; blocks beyond the table count as its last.
     pub fn at(&self, bytes: u64, block: u64) -> f64 {
         let bytes = bytes.max(1) as f64;
         let most = Grid::bytes(GRID_BYTES - 1) as f64;
@@ -146,8 +148,8 @@ pub struct Ask {
 }
 
 impl Ask {
-    /// The same with the powers of two that bytes and blocks are not above, so that all messages of a size class have one
-    /// answer.
+    /// What is asked of all messages of a size class, so that they have one answer: bytes and
+    /// blocks are the powers of two that they are not above.
     pub fn class(self) -> Ask {
         let up = |number: u64| number.checked_next_power_of_two().unwrap_or(number);
         Ask {
@@ -255,7 +257,8 @@ impl Profile {
         }
     }
 
-    /// Microseconds that a method takes; the formulas of TEMPI, where `one_shot` packs into host memory.
+    /// Microseconds that a method takes; the formulas of TEMPI, where `one_shot` packs into host
+    /// memory.
     pub fn time(&self, method: Method, bytes: u64, block: u64) -> f64 {
         let grid = |grid: &Grid| grid.at(bytes, block);
         match method {
@@ -302,15 +305,17 @@ impl Profile {
         best
     }
 
-    /// Whether an MPI library that takes GPU memory is given `bytes` contiguous bytes of a GPU, and not a copy in host
-    /// memory: [`Method::Device`] and [`Method::Staged`] of what needs no packing.
+    /// Whether an MPI library that takes GPU memory is given `bytes` contiguous bytes of a GPU, and
+    /// not a copy in host memory: [`Method::Device`] and [`Method::Staged`] of what needs no
+    /// packing.
     pub fn is_handed_over(&self, bytes: u64) -> bool {
         let copies = self.d2h.at(bytes) + self.cpu_cpu.at(bytes) + self.h2d.at(bytes);
         self.gpu_gpu.at(bytes) <= copies
     }
 
-    /// Whether `bytes` contiguous bytes of a GPU are copied by the receiver out of the sender's memory, and not by way of host
-    /// memory, or of an MPI library that takes GPU memory: [`Method::Peer`] of what needs no packing.
+    /// Whether `bytes` contiguous bytes of a GPU are copied by the receiver out of the sender's
+    /// memory, and not by way of host memory, or of an MPI library that takes GPU memory:
+    /// [`Method::Peer`] of what needs no packing.
     pub fn is_copied_by_peer(&self, bytes: u64, is_aware: bool) -> bool {
         let copies = self.d2h.at(bytes) + self.cpu_cpu.at(bytes) + self.h2d.at(bytes);
         let others = if is_aware {
@@ -559,7 +564,8 @@ mod tests {
             has_peer,
             is_regular,
         };
-        // Single bytes over PCIe are slow, so that what packs on the GPU wins; blocks of 64 bytes are not.
+        // Single bytes over PCIe are slow, so that what packs on the GPU wins; blocks of 64 bytes
+        // are not.
         assert_eq!(profile.choose(&ask(false, false, false)), Method::Staged);
         let long = Ask {
             block: 64,

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! GPU memory of other processes of the machine, through CUDA IPC: what FALCON-X's copies from layout to layout read
-//! (FALCON-X, section 5.2).
+//! GPU memory of other processes of the machine, through CUDA IPC: what FALCON-X's copies from
+//! layout to layout read (FALCON-X, section 5.2).
 //!
-//! The owner [`export`]s an address; who gets the [`Exported`] bytes opens it. Opening takes a hundred microseconds and
-//! more, so mappings are kept, by (context, process, its start time, base address, buffer number). The driver gives no
-//! two allocations of a process the same buffer number: memory that was freed and whose address is used again has
-//! another one, which is how a stale mapping is found. Mappings in use are never closed.
+//! The owner [`export`]s an address; who gets the [`Exported`] bytes opens it. Opening takes a
+//! hundred microseconds and more, so mappings are kept, by (context, process, its start time, base
+//! address, buffer number). The driver gives no two allocations of a process the same buffer
+//! number: memory that was freed and whose address is used again has another one, which is how a
+//! stale mapping is found. Mappings in use are never closed.
 //!
-//! Not all that can be opened can be read, so a [`Probe`] comes before the first copy between two processes.
+//! Not all that can be opened can be read, so a [`Probe`] comes before the first copy between two
+//! processes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -34,8 +36,8 @@ const MOST_HANDLES: usize = 1024;
 pub struct Exported {
     /// The owner.
     pub process: u32,
-    /// When it was started, in clock ticks since the machine was (field 22 of proc_pid_stat(5)): process numbers are used
-    /// again.
+    /// When it was started, in clock ticks since the machine was (field 22 of proc_pid_stat(5)):
+    /// process numbers are used again.
     pub start_time: u64,
     /// The allocation's number in the owner.
     pub buffer: u64,
@@ -154,8 +156,9 @@ static HANDLES: Mutex<Option<Handles>> = Mutex::new(None);
 ///
 /// # Errors
 ///
-/// [`Error::NotExportable`]: memory that is not a GPU's, or of a kind that has no handle (`cuMemCreate`,
-/// `cuMemAllocAsync`, managed), or IPC is not to be had here; go another way then. A driver that fails.
+/// [`Error::NotExportable`]: memory that is not a GPU's, or of a kind that has no handle
+/// (`cuMemCreate`, `cuMemAllocAsync`, managed), or IPC is not to be had here; go another way then.
+/// A driver that fails.
 pub fn export(driver: &Driver, address: u64) -> Result<Exported> {
     let no = |why: String| Err(Error::NotExportable { address, why });
     let pointer = Pointer::of(driver, address)?;
@@ -213,8 +216,8 @@ fn handle(driver: &Driver, base: u64) -> Result<IpcHandle> {
     driver.check("cuIpcGetMemHandle", unsafe {
         (driver.functions.ipc_get_mem_handle)(&raw mut handle, base)
     })?;
-    /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`: copies of the program's to this memory are done when they return, so that
-    /// others who are told of it then find the bytes.
+    /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`: copies of the program's to this memory are done when
+    /// they return, so that others who are told of it then find the bytes.
     const SYNC_MEMOPS: i32 = 6;
     let yes: u32 = 1;
     // SAFETY: the attribute's value is an unsigned number.
@@ -281,8 +284,8 @@ impl Kept {
         Arc::strong_count(&self.mapping) == 1
     }
 
-    /// Whether the owner has freed it, as an export of `other` shows: its address is in use for something else, or its
-    /// process number is.
+    /// Whether the owner has freed it, as an export of `other` shows: its address is in use for
+    /// something else, or its process number is.
     fn is_stale(&self, other: &Key, bytes: u64) -> bool {
         let own = &self.key;
         own.context == other.context
@@ -297,8 +300,8 @@ impl Kept {
 /// The mappings, those last used at the end.
 static MAPPINGS: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
 
-/// Makes memory of another process reachable in the context that `near` is in, or finds it reachable already. Memory of
-/// this process needs no mapping.
+/// Makes memory of another process reachable in the context that `near` is in, or finds it
+/// reachable already. Memory of this process needs no mapping.
 ///
 /// # Errors
 ///
@@ -387,15 +390,16 @@ fn open_handle(driver: &Driver, exported: &Exported) -> Result<u64> {
     Ok(address)
 }
 
-/// Closes the mappings that nobody uses: when a team ends, or a process has died. Says how many are left.
+/// Closes the mappings that nobody uses: when a team ends, or a process has died. Says how many are
+/// left.
 pub fn close_idle() -> usize {
     let mut kept = lock(&MAPPINGS);
     kept.retain(|one| !one.is_idle());
     kept.len()
 }
 
-/// A trial of whether another process reaches this one's GPU memory: not all that can be opened can be read (devices in
-/// cgroups, GPUs without a path between them).
+/// A trial of whether another process reaches this one's GPU memory: not all that can be opened can
+/// be read (devices in cgroups, GPUs without a path between them).
 #[derive(Debug)]
 pub struct Probe {
     _memory: Buffer,
@@ -432,13 +436,14 @@ impl Probe {
         })
     }
 
-    /// What the other process calls [`Probe::try_out`] with. The probe must live until it has answered.
+    /// What the other process calls [`Probe::try_out`] with. The probe must live until it has
+    /// answered.
     pub fn message(&self) -> &[u8; Probe::BYTES] {
         &self.message
     }
 
-    /// Reads what another process offers, with the kernels that messages are copied with, into the context that `near` is
-    /// in.
+    /// Reads what another process offers, with the kernels that messages are copied with, into the
+    /// context that `near` is in.
     ///
     /// # Errors
     ///
@@ -508,8 +513,8 @@ pub fn offered(driver: &Driver, near: &Pointer) -> Result<Arc<Probe>> {
         .clone()
 }
 
-/// [`Probe::try_out`], once for each process, each of its GPUs, and each context of ours: `message` gets the
-/// [`Probe::message`] of the process that has exported `exported`, on the same GPU.
+/// [`Probe::try_out`], once for each process, each of its GPUs, and each context of ours: `message`
+/// gets the [`Probe::message`] of the process that has exported `exported`, on the same GPU.
 ///
 /// # Errors
 ///

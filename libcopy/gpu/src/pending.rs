@@ -32,8 +32,9 @@ pub(crate) struct Work {
 unsafe impl Send for Work {}
 
 impl Work {
-    /// What `launch` submits to the stream that it gets, of a context, which is current, and an event behind it: the stream
-    /// of the work before it, so that it is done after that, or else `stream`. What is `kept` stays until it is done.
+    /// What `launch` submits to the stream that it gets, of a context, which is current, and an
+    /// event behind it: the stream of the work before it, so that it is done after that, or else
+    /// `stream`. What is `kept` stays until it is done.
     ///
     /// # Errors
     ///
@@ -127,8 +128,9 @@ impl Pending {
         Pending { driver, work }
     }
 
-    /// Is done when all that the program has put into the legacy stream until now is, in the context that `near` is in:
-    /// before another process reads memory, whose streams are not ordered behind those of this one.
+    /// Is done when all that the program has put into the legacy stream until now is, in the
+    /// context that `near` is in: before another process reads memory, whose streams are not
+    /// ordered behind those of this one.
     ///
     /// # Errors
     ///

@@ -2,14 +2,16 @@
 
 //! From the canonical form of a layout to what kernels can do: the kernel plan.
 //!
-//! Canonical forms of regular types are what TEMPI ("Translation", "Canonicalization") comes down to: dense data
-//! under streams. Those become nests. Lists of offsets become tables; whatever else there is becomes a list of pieces.
+//! Canonical forms of regular types are what TEMPI ("Translation", "Canonicalization") comes down
+//! to: dense data under streams. Those become nests. Lists of offsets become tables; whatever else
+//! there is becomes a list of pieces.
 
 use std::ops::Range;
 
-use libcopy_datatype::Layout;
 use libcopy_datatype::canonical::{Form, Node, NodeId, Offsets};
+use libcopy_datatype::{Layout, room};
 
+use crate::error::{Error, Result};
 use crate::job::MAX_DIMS;
 
 /// Parts of a sequence that get a job each, at most.
@@ -87,9 +89,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan for a layout; `None` if it would need a list of more than 2^24 pieces, which are better moved
-    /// otherwise.
-    pub fn of(layout: &Layout) -> Option<Plan> {
+    /// The plan for a layout.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooManyPieces`] if it would need a list of more than 2^24 pieces, which are better
+    /// moved otherwise; [`Error::NoRoom`].
+    pub fn of(layout: &Layout) -> Result<Plan> {
         let form = layout.form();
         let mut plan = Plan {
             parts: Vec::new(),
@@ -100,7 +106,7 @@ impl Plan {
         if let Some(root) = form.root() {
             plan.add(form, root, form.offset(), 0)?;
         }
-        Some(plan)
+        Ok(plan)
     }
 
     /// Bytes of data: the length of the packed stream.
@@ -108,13 +114,14 @@ impl Plan {
         self.size
     }
 
-    /// Whether no byte of the layout is there twice. Kernels copy in any order, so only such layouts can be written
-    /// to.
+    /// Whether no byte of the layout is there twice. Kernels copy in any order, so only such
+    /// layouts can be written to.
     pub fn is_disjoint(&self) -> bool {
         self.is_disjoint
     }
 
-    /// The lists that kernels read, to be copied to memory that they reach, at an address that is a multiple of 8.
+    /// The lists that kernels read, to be copied to memory that they reach, at an address that is a
+    /// multiple of 8.
     pub fn tables(&self) -> &[u8] {
         &self.tables
     }
@@ -123,7 +130,7 @@ impl Plan {
         &self.parts
     }
 
-    fn add(&mut self, form: &Form, id: NodeId, offset: i64, start: u64) -> Option<()> {
+    fn add(&mut self, form: &Form, id: NodeId, offset: i64, start: u64) -> Result<()> {
         if let Node::Sequence { parts } = form.node(id)
             && parts.len() + self.parts.len() <= MOST_PARTS
         {
@@ -135,7 +142,7 @@ impl Plan {
                     start + part.start as u64,
                 )?;
             }
-            return Some(());
+            return Ok(());
         }
         let extent = form.extent(id);
         let mut grain = Grain::default();
@@ -163,8 +170,8 @@ impl Plan {
                 }
                 Node::Blocks { offsets, child } => {
                     (0..offsets.len()).for_each(|i| grain.add(offsets.get(i)));
-                    let table =
-                        self.table((0..offsets.len()).map(|i| offsets.get(i)), is_wide(offsets));
+                    let entries = (0..offsets.len()).map(|i| offsets.get(i));
+                    let table = self.table(entries, is_wide(offsets))?;
                     dims.push((offsets.len() as u64, Step::Table(table)));
                     at = *child;
                 }
@@ -183,21 +190,22 @@ impl Plan {
             mean: (extent.size / extent.segments) as u64,
             grain: grain.bytes(),
         });
-        Some(())
+        Ok(())
     }
 
     /// The pieces below a node, in a list.
-    fn listed(&mut self, form: &Form, id: NodeId, grain: &mut Grain) -> Option<Inner> {
+    fn listed(&mut self, form: &Form, id: NodeId, grain: &mut Grain) -> Result<Inner> {
         let extent = form.extent(id);
         if extent.segments as u64 > MOST_PIECES {
-            return None;
+            return Err(Error::TooManyPieces);
         }
-        let mut pieces: Vec<(i64, i64)> = Vec::with_capacity(extent.segments as usize);
+        // None of the lists grows below.
+        let mut pieces: Vec<(i64, i64)> = room::list(extent.segments)?;
         for_each_piece(form, id, 0, &mut |offset, len| match pieces.last_mut() {
             Some(last) if last.0 + last.1 == offset => last.1 += len,
             _ => pieces.push((offset, len)),
         });
-        let mut starts = Vec::with_capacity(pieces.len() + 1);
+        let mut starts = room::list(pieces.len() + 1)?;
         let mut size = 0;
         for (offset, len) in &pieces {
             grain.add(*offset);
@@ -214,22 +222,28 @@ impl Plan {
             while starts[piece + 1] <= place {
                 piece += 1;
             }
-            hints.push(piece as i64);
+            room::push(&mut hints, piece as i64)?;
         }
-        hints.push(pieces.len() as i64 - 1);
+        room::push(&mut hints, pieces.len() as i64 - 1)?;
         let is_wide = size > i64::from(i32::MAX)
             || pieces.iter().any(|piece| i32::try_from(piece.0).is_err());
-        Some(Inner::Pieces {
+        Ok(Inner::Pieces {
             size: size as u64,
-            offsets: self.table(pieces.iter().map(|piece| piece.0), is_wide),
-            starts: self.table(starts.iter().copied(), is_wide),
-            hints: self.table(hints.iter().copied(), false).at,
+            offsets: self.table(pieces.iter().map(|piece| piece.0), is_wide)?,
+            starts: self.table(starts.iter().copied(), is_wide)?,
+            hints: self.table(hints.iter().copied(), false)?.at,
             hint_shift,
         })
     }
 
-    fn table(&mut self, entries: impl Iterator<Item = i64>, is_wide: bool) -> Table {
+    fn table(
+        &mut self,
+        entries: impl ExactSizeIterator<Item = i64>,
+        is_wide: bool,
+    ) -> Result<Table> {
         let at = self.tables.len() as u64;
+        // With what makes the length a multiple of 8.
+        room::reserve(&mut self.tables, 8 * (entries.len() + 1))?;
         for entry in entries {
             if is_wide {
                 self.tables.extend_from_slice(&entry.to_le_bytes());
@@ -238,7 +252,7 @@ impl Plan {
             }
         }
         self.tables.resize(self.tables.len().next_multiple_of(8), 0);
-        Table { at, is_wide }
+        Ok(Table { at, is_wide })
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The kernels, compiled for the processor with AddressSanitizer and UndefinedBehaviorSanitizer, against
-//! `Layout::pack_range` and `Layout::unpack_range`: random types, ranges and alignments.
+//! The kernels, compiled for the processor with AddressSanitizer and UndefinedBehaviorSanitizer,
+//! against `Layout::pack_range` and `Layout::unpack_range`: random types, ranges and alignments.
 //!
 //! `PROPTEST_CASES=1000000 cargo test --release -p libcopy-gpu --test emulated` is the long run.
 
@@ -442,7 +442,8 @@ fn all_kernels_are_used() {
     }
 }
 
-/// The threads of a block are divided among the dimensions of the cuboid of TEMPI ("Kernel Selection").
+/// The threads of a block are divided among the dimensions of the cuboid of TEMPI ("Kernel
+/// Selection").
 #[test]
 fn tempi_has_a_dimension_of_the_block_per_dimension_of_the_type() {
     let byte = Datatype::named(Named::Byte);
@@ -462,7 +463,8 @@ fn tempi_has_a_dimension_of_the_block_per_dimension_of_the_type() {
         .baseline(Mapping::Yaksa { element: 1 }, 1 << 30, true)
         .unwrap();
     assert_eq!(elements.blocks, [(100 * 13 * 47_u32).div_ceil(256), 1, 1]);
-    // An element of 8 bytes does not fit into rows of 100, and irregular types have no such mapping.
+    // An element of 8 bytes does not fit into rows of 100, and irregular types have no such
+    // mapping.
     let eight = Mapping::Yaksa { element: 8 };
     assert_eq!(case.placed(4096, 0).baseline(eight, 1 << 30, true), None);
     let pieces = byte.indexed(&[5, 3, 4], &[0, 9, 14]).unwrap();
@@ -483,7 +485,8 @@ fn baselines_of_many_dimensions_are_right() {
     let case = Case::new(Layout::new(&datatype, 1).unwrap(), 0);
     baselines_pack_and_unpack(&case, [0, 0], &mut used);
     baselines_pack_and_unpack(&case, [3, 4], &mut used);
-    // Planes that are not divided into more than one block, since they are the third dimension: 70,000 > 65,535.
+    // Planes that are not divided into more than one block, since they are the third dimension:
+    // 70,000 > 65,535.
     let row = byte.vector(300, 1, 2).unwrap();
     let datatype = row.hvector(70_000, 1, 601).unwrap();
     let layout = Layout::new(&datatype, 1).unwrap();
@@ -535,7 +538,8 @@ fn the_product_of_matrices_is_right() {
     }
 }
 
-/// Packs a range of a layout of which only the first `buffer` bytes are there, and looks for `expected`.
+/// Packs a range of a layout of which only the first `buffer` bytes are there, and looks for
+/// `expected`.
 fn packs_far(layout: &Layout, buffer: &[u8], range: std::ops::Range<u64>, expected: &[u8]) {
     let plan = Plan::of(layout).expect("few pieces");
     let mut regions = [
@@ -557,7 +561,8 @@ fn packs_far(layout: &Layout, buffer: &[u8], range: std::ops::Range<u64>, expect
     }
 }
 
-/// Bulk copies of more than their stages hold, by one block and by several, with blocks longer than a stage.
+/// Bulk copies of more than their stages hold, by one block and by several, with blocks longer than
+/// a stage.
 #[test]
 fn stages_of_bulk_copies_are_not_used_too_early() {
     let byte = Datatype::named(Named::Byte);

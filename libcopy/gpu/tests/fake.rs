@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Packing and unpacking between all memory spaces, with the stand-in for the CUDA driver (`tests/fakecuda`), in whose
-//! device memory a processor dies.
+//! Packing and unpacking between all memory spaces, with the stand-in for the CUDA driver
+//! (`tests/fakecuda`), in whose device memory a processor dies.
 
 mod common;
 #[path = "common/cuda.rs"]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The model's tables are measured (with the stand-in driver: the times say nothing), kept and found again.
+//! The model's tables are measured (with the stand-in driver: the times say nothing), kept and
+//! found again.
 
 mod common;
 #[path = "common/cuda.rs"]

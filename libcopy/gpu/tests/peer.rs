@@ -28,8 +28,8 @@ use libcopy_gpu::{
 /// Makes a test of this program an owner of memory.
 const OWNER: &str = "LIBCOPY_TEST_OWNER";
 
-/// A process that does what it is told: `alloc BYTES SEED` and `probe` answer with bytes in hexadecimal, `free INDEX` and
-/// `spoil` with nothing.
+/// A process that does what it is told: `alloc BYTES SEED` and `probe` answer with bytes in
+/// hexadecimal, `free INDEX` and `spoil` with nothing.
 struct Owner {
     process: Child,
     requests: ChildStdin,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The baseline: the card writes the message to host memory, and a processor unpacks it with cold caches.
+//! The baseline: the card writes the message to host memory, and a processor unpacks it with cold
+//! caches.
 
 use crate::card::{Parameters, Ps};
 use crate::simulate::receive_packed;
@@ -23,7 +24,8 @@ const BLOCKS: [u64; 10] = [4, 8, 16, 32, 64, 128, 512, 2048, 8192, 65536];
 /// Bytes that are unpacked.
 const BYTES: u64 = 1 << 20;
 
-/// Where lines cannot be flushed, this much memory is touched, so that caches have nothing of the message.
+/// Where lines cannot be flushed, this much memory is touched, so that caches have nothing of the
+/// message.
 #[cfg(not(target_arch = "x86_64"))]
 const EVICTED: usize = 512 << 20;
 
@@ -52,8 +54,8 @@ fn evict(_memory: &[u8]) {
 }
 
 impl HostTable {
-    /// One run of [`HostTable::measure`] (31 times, release build, 23 November 2026) on a virtual machine with two busy
-    /// processors (Intel Xeon), rounded.
+    /// One run of [`HostTable::measure`] (31 times, release build, 23 November 2026) on a virtual
+    /// machine with two busy processors (Intel Xeon), rounded.
     pub fn built_in() -> HostTable {
         let rows = [
             (4, 76.0),
@@ -73,8 +75,8 @@ impl HostTable {
         }
     }
 
-    /// Measures this machine: vectors of 1 MiB with blocks of several lengths, every other one, each unpacked `times`
-    /// times with cold caches; the median counts.
+    /// Measures this machine: vectors of 1 MiB with blocks of several lengths, every other one,
+    /// each unpacked `times` times with cold caches; the median counts.
     ///
     /// # Errors
     ///
@@ -110,9 +112,10 @@ impl HostTable {
         }
     }
 
-    /// Time of unpacking `layout`: that of a vector with blocks of the average length, between two rows on the line between
-    /// them by the logarithm of the length, times as long as the layout uses more cache lines than such a vector. A line that
-    /// it comes back to after others counts again: it is rarely in the first-level cache then.
+    /// Time of unpacking `layout`: that of a vector with blocks of the average length, between two
+    /// rows on the line between them by the logarithm of the length, times as long as the layout
+    /// uses more cache lines than such a vector. A line that it comes back to after others counts
+    /// again: it is rarely in the first-level cache then.
     pub fn unpack(&self, layout: &Layout) -> Ps {
         let bytes = layout.size() as f64;
         let block = bytes / layout.segment_count().max(1) as f64;
@@ -168,7 +171,8 @@ fn lines(start: i64, len: u64) -> RangeInclusive<i64> {
     start.div_euclid(LINE)..=(start + len as i64 - 1).div_euclid(LINE)
 }
 
-/// A last-level cache like that of the paper's host (Intel i7-4770): 8 MiB, 16 ways, least recently used first out; cold.
+/// A last-level cache like that of the paper's host (Intel i7-4770): 8 MiB, 16 ways, least recently
+/// used first out; cold.
 struct LastLevelCache {
     /// Lines of each set, the one that was used last first.
     sets: Vec<[Option<i64>; LastLevelCache::WAYS]>,
@@ -189,7 +193,8 @@ impl LastLevelCache {
     /// Touches the lines of `len` bytes at address `start`.
     fn touch(&mut self, start: i64, len: u64) {
         for line in lines(start, len) {
-            // Such caches hash addresses, so that lines at the distance of a power of two do not share a set.
+            // Such caches hash addresses, so that lines at the distance of a power of two do not
+            // share a set.
             let hash = (line as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
             let set = &mut self.sets[hash as usize % LastLevelCache::SETS];
             let found = set.iter().position(|other| *other == Some(line));
@@ -213,8 +218,8 @@ fn line_uses(layout: &Layout) -> u64 {
     uses
 }
 
-/// Bytes that unpacking with cold caches reads from memory: the lines of the packed message and of the receive buffer that a
-/// last-level cache misses (section 5.3 counts those misses).
+/// Bytes that unpacking with cold caches reads from memory: the lines of the packed message and of
+/// the receive buffer that a last-level cache misses (section 5.3 counts those misses).
 pub fn traffic(layout: &Layout) -> u64 {
     let mut cache = LastLevelCache::new();
     let mut cursor = layout.cursor();
@@ -244,7 +249,8 @@ mod tests {
         assert_eq!(traffic(&layout("contiguous(1000, double)")), 250 * 64);
         // A block over the end of a line.
         assert_eq!(traffic(&layout("hindexed([4], [62], byte)")), 3 * 64);
-        // A transposed matrix of doubles: each column touches a line of each row, the next column the same ones.
+        // A transposed matrix of doubles: each column touches a line of each row, the next column
+        // the same ones.
         let transposed = |rows: u64| {
             let columns =
                 format!("contiguous({rows}, resized(0, 8, vector({rows}, 1, {rows}, double)))");

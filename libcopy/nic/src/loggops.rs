@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Whole programs in the LogGOPS model, from schedules in the manner of GOAL (Hoefler, Siebert, Lumsdaine, ICPP 2009;
-//! Hoefler, Schneider, Lumsdaine, HPDC 2010): each rank has computations, sends and receives that depend on each other.
+//! Whole programs in the LogGOPS model, from schedules in the manner of GOAL (Hoefler, Siebert,
+//! Lumsdaine, ICPP 2009; Hoefler, Schneider, Lumsdaine, HPDC 2010): each rank has computations,
+//! sends and receives that depend on each other.
 
 use crate::card::{Events, NS, Ps};
 use std::collections::HashMap;
 
-/// The parameters L, o, g and G. O is 0, and messages are never larger than S: each is sent at once.
+/// The parameters L, o, g and G. O is 0, and messages are never larger than S: each is sent at
+/// once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogGops {
     /// L: from card to card.
@@ -20,8 +22,8 @@ pub struct LogGops {
 }
 
 impl LogGops {
-    /// A network of 200 Gbit/s; o and g are those that sPIN's authors assume of next-generation networks (Hoefler et
-    /// al., SC 2017), L is ours.
+    /// A network of 200 Gbit/s; o and g are those that sPIN's authors assume of next-generation
+    /// networks (Hoefler et al., SC 2017), L is ours.
     pub const NEXT_GENERATION: LogGops = LogGops {
         latency: 500 * NS,
         overhead: 65 * NS,
@@ -224,8 +226,8 @@ pub fn run(model: &LogGops, mut schedules: Vec<Schedule>) -> Result<Ps, Deadlock
     Ok(end)
 }
 
-/// A two-dimensional Fourier transform of n × n complex numbers by rows and columns (section 5.4): transform, exchange,
-/// transform, exchange.
+/// A two-dimensional Fourier transform of n × n complex numbers by rows and columns (section 5.4):
+/// transform, exchange, transform, exchange.
 #[derive(Clone, Copy, Debug)]
 pub struct Fft2d {
     /// Ranks.
@@ -320,7 +322,8 @@ mod tests {
             schedules[1].step(receive(0), &[]);
         }
         assert_eq!(run(&MODEL, schedules), Ok(100 + 500 + 1000 + 500 + 100));
-        // From two senders: they arrive at once, and the second waits for the first, as long as the card takes for it.
+        // From two senders: they arrive at once, and the second waits for the first, as long as the
+        // card takes for it.
         for (card, end) in [(0, 100 + 1000 + 1000 + 100), (800, 100 + 1000 + 1600 + 100)] {
             let mut schedules = vec![Schedule::default(); 3];
             for from in [1, 2] {

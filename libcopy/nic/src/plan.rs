@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What is decided when a type is committed: whether a card unpacks it, by which strategy, with how much memory, and how
-//! long that should take (section 3.2.4 of the paper).
+//! What is decided when a type is committed: whether a card unpacks it, by which strategy, with how
+//! much memory, and how long that should take (section 3.2.4 of the paper).
 //!
 //! ```
 //! use libcopy_datatype::{Datatype, Layout};
@@ -26,7 +26,8 @@ use thiserror::Error;
 /// Bytes of a checkpoint in the paper: a segment of MPITypes.
 pub const PAPER_CHECKPOINT: u64 = 612;
 
-/// Bytes of our checkpoint: a state with eight levels (position, skip, depth, and three words a level).
+/// Bytes of our checkpoint: a state with eight levels (position, skip, depth, and three words a
+/// level).
 pub const CHECKPOINT: u64 = 108;
 
 /// A million parts: what [`Attributes::epsilon`] counts in.
@@ -39,7 +40,8 @@ pub struct Attributes {
     pub offload: bool,
     /// Types of lower priority give way first when NIC memory is short.
     pub priority: i32,
-    /// The paper's ε in millionths: what the scheduling of RW-CP may add to the processing of a message.
+    /// The paper's ε in millionths: what the scheduling of RW-CP may add to the processing of a
+    /// message.
     pub epsilon: u64,
 }
 
@@ -91,12 +93,13 @@ pub struct OutOfRange {
 }
 
 impl Options {
-    /// Sets what a user may choose about the card: HPUs, their clock in MHz, the line rate in Gbit/s; and ε as a part of the
-    /// processing of a message.
+    /// Sets what a user may choose about the card: HPUs, their clock in MHz, the line rate in
+    /// Gbit/s; and ε as a part of the processing of a message.
     ///
     /// # Errors
     ///
-    /// No HPUs or more than 4096, a clock or a line rate of 0 or more than 100000, ε not above 0 or above 100.
+    /// No HPUs or more than 4096, a clock or a line rate of 0 or more than 100000, ε not above 0 or
+    /// above 100.
     pub fn set(
         &mut self,
         hpus: u64,
@@ -144,7 +147,8 @@ pub enum Refusal {
     /// There is nothing to unpack.
     #[error("the type has no data")]
     Empty,
-    /// Packets of one message are written in any order: bytes that are written twice would end with any of the values.
+    /// Packets of one message are written in any order: bytes that are written twice would end with
+    /// any of the values.
     #[error(
         "some bytes of the type belong to two of its pieces: a card writes packets in any order"
     )]
@@ -203,14 +207,14 @@ pub struct Interval {
     pub limit: Limit,
 }
 
-/// The interval Δr of RW-CP for a message of `packets` packets whose payload handler takes `handler`, in whole packets:
-/// the longest that satisfies
+/// The interval Δr of RW-CP for a message of `packets` packets whose payload handler takes
+/// `handler`, in whole packets: the longest that satisfies
 ///
 /// - (i) T_pkt + ⌈Δr/k⌉ (P-1) T_pkt ≤ ε ⌈n_pkt/P⌉ T_PH,
 /// - (iii) min(T_PH k / T_pkt, Δr) ≤ B_pkt,
 ///
-/// but at least what (ii) n_pkt k / Δr · C ≤ M_NIC demands, for which `memory` bytes are left. Where no Δr satisfies (i)
-/// it is k: the paper does not say what then.
+/// but at least what (ii) n_pkt k / Δr · C ≤ M_NIC demands, for which `memory` bytes are left.
+/// Where no Δr satisfies (i) it is k: the paper does not say what then.
 ///
 /// # Errors
 ///
@@ -273,9 +277,9 @@ pub fn interval(
     })
 }
 
-/// The same interval or a shorter one, with which all HPUs have equally many sequences: T_C assumes that, and (i) does not
-/// ensure it. With the longest interval that (i) allows for slow handlers, one HPU would process the whole message.
-/// Where memory demands the interval it stays.
+/// The same interval or a shorter one, with which all HPUs have equally many sequences: T_C assumes
+/// that, and (i) does not ensure it. With the longest interval that (i) allows for slow handlers,
+/// one HPU would process the whole message. Where memory demands the interval it stays.
 pub fn balanced(parameters: &Parameters, packets: u64, interval: Interval) -> Interval {
     if interval.limit == Limit::Memory {
         return interval;
@@ -431,7 +435,8 @@ impl Search {
         })
     }
 
-    /// Cycles of searching and entering for all `packets` of a message. A packet begins within a member at most.
+    /// Cycles of searching and entering for all `packets` of a message. A packet begins within a
+    /// member at most.
     fn cycles(&self, costs: &Costs, packets: u64) -> u64 {
         let again = match self.members {
             0 => 0,

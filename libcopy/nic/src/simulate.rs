@@ -26,9 +26,11 @@ pub struct Arrival {
 pub struct Received {
     /// What happened on the card.
     pub report: Report,
-    /// From the message that says that the receiver is ready to the last byte in host memory: what figure 8 counts.
+    /// From the message that says that the receiver is ready to the last byte in host memory: what
+    /// figure 8 counts.
     pub time: Ps,
-    /// From the first packet's begin on the wire to the last byte in host memory: the paper's message processing time.
+    /// From the first packet's begin on the wire to the last byte in host memory: the paper's
+    /// message processing time.
     pub processing: Ps,
 }
 
@@ -109,8 +111,8 @@ pub fn receive(
     })
 }
 
-/// Receives a message that the card writes to host memory as it is, for the host to unpack: when it is all there,
-/// counted as [`Received::time`] is.
+/// Receives a message that the card writes to host memory as it is, for the host to unpack: when it
+/// is all there, counted as [`Received::time`] is.
 pub fn receive_packed(bytes: u64, parameters: &Parameters) -> Ps {
     let report = unprocessed(
         List::Priority,
@@ -121,8 +123,9 @@ pub fn receive_packed(bytes: u64, parameters: &Parameters) -> Ps {
     report.outcomes.first().map_or(0, |outcome| outcome.end)
 }
 
-/// Receives a message for which no receive was posted: the sender does not wait for one, the message is found in the
-/// overflow list, and is written to host memory as it is. When it is all there, from the begin of sending.
+/// Receives a message for which no receive was posted: the sender does not wait for one, the
+/// message is found in the overflow list, and is written to host memory as it is. When it is all
+/// there, from the begin of sending.
 pub fn receive_unexpected(bytes: u64, parameters: &Parameters) -> Ps {
     let report = unprocessed(List::Overflow, 0, bytes, parameters);
     report.outcomes.first().map_or(0, |outcome| outcome.end)
@@ -150,7 +153,8 @@ fn unprocessed(list: List, start: Ps, bytes: u64, parameters: &Parameters) -> Re
     card.run(&[message], &mut |_, _| {})
 }
 
-/// When the last packet of a message has left the sender's card, by each way to send a datatype (section 3.1).
+/// When the last packet of a message has left the sender's card, by each way to send a datatype
+/// (section 3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
     /// The processor packs, then sends.
@@ -161,7 +165,8 @@ pub struct Sent {
     pub process_put: Ps,
 }
 
-/// Sends a message of `layout`, which a processor packs in `pack`, and whose regions it finds in `find` in all.
+/// Sends a message of `layout`, which a processor packs in `pack`, and whose regions it finds in
+/// `find` in all.
 ///
 /// # Errors
 ///

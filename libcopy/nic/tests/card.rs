@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The simulated card: right bytes in every order, equal traces, and the shapes of the paper's figures.
+//! The simulated card: right bytes in every order, equal traces, and the shapes of the paper's
+//! figures.
 
 mod expressions;
 
@@ -203,8 +204,8 @@ fn reordering_reverts_checkpoints_and_costs_time() {
         (work.init, work.setup, work.blocks)
     };
     let (in_order, shuffled) = (setup(0), setup(12));
-    // Reverted checkpoints are copied before the handler looks at the datatype; catch-up comes after. The
-    // requests of a packet take as long as before.
+    // Reverted checkpoints are copied before the handler looks at the datatype; catch-up comes
+    // after. The requests of a packet take as long as before.
     assert!(shuffled.0 > in_order.0 && shuffled.1 > in_order.1);
     assert!(shuffled.2.abs_diff(in_order.2) * 100 < in_order.2);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The handlers' binary: it is that of the sources, and does on the simulated core what the sources do natively.
+//! The handlers' binary: it is that of the sources, and does on the simulated core what the sources
+//! do natively.
 
 mod expressions;
 
@@ -51,7 +52,8 @@ fn the_binary_is_that_of_the_sources() {
     assert_eq!(program().handlers.len(), 13);
 }
 
-/// Runs all packets of a message in an order, natively and on the core, and returns the cycles of all.
+/// Runs all packets of a message in an order, natively and on the core, and returns the cycles of
+/// all.
 fn compare(layout: &Layout, strategy: Strategy, packet: u64, order: &[u64]) -> Option<u64> {
     let (vhpus, sequence) = (3, 4);
     let image = layout.image().unwrap();
@@ -121,8 +123,9 @@ fn for_all_messages(seed: u64, mut one: impl FnMut(&Layout, Strategy, u64, &[u64
     }
 }
 
-/// The card's handlers, which run a packet on the core only if none of its shape was run before, and a core that runs each
-/// packet: the requests, their times and what each part took are the same. Returns packets and those that were run.
+/// The card's handlers, which run a packet on the core only if none of its shape was run before,
+/// and a core that runs each packet: the requests, their times and what each part took are the
+/// same. Returns packets and those that were run.
 fn card_against_core(
     layout: &Layout,
     strategy: Strategy,
@@ -232,7 +235,8 @@ fn the_table_of_costs_is_that_of_the_core() {
         let costs = costs(strategy);
         println!("{strategy}: {costs:?}");
         assert!(costs.block > 0 && costs.setup > 0, "{strategy}: {costs:?}");
-        // RO-CP copies a checkpoint for each packet, RW-CP if it reverts: 27 words, each a load and a store.
+        // RO-CP copies a checkpoint for each packet, RW-CP if it reverts: 27 words, each a load and
+        // a store.
         assert!(
             costs.init >= 2 * 27 || strategy != Strategy::RoCp,
             "{costs:?}"
@@ -248,8 +252,8 @@ fn the_table_of_costs_is_that_of_the_core() {
     }
 }
 
-/// RO-CP copies its checkpoint for each packet, RW-CP for each that comes late: the paper's segment, compiled into the same
-/// handlers, costs what its copy costs, and changes nothing else.
+/// RO-CP copies its checkpoint for each packet, RW-CP for each that comes late: the paper's
+/// segment, compiled into the same handlers, costs what its copy costs, and changes nothing else.
 #[test]
 fn the_paper_s_segment_costs_its_copy_and_nothing_else() {
     let layout = layout("vector(1024, 128, 256, byte)");

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The simulator, instruction by instruction. The words are encoded here by hand-written functions from the formats of
-//! the manual (chapter 24), not by the simulator; what is expected follows the manual's text.
+//! The simulator, instruction by instruction. The words are encoded here by hand-written functions
+//! from the formats of the manual (chapter 24), not by the simulator; what is expected follows the
+//! manual's text.
 
 use libcopy_nic::iss::{
     Access, Counts, Device, Hart, Memory, NoDevice, RETURN, Region, Timing, Trap,
@@ -284,7 +285,8 @@ fn what_takes_how_long() {
         1,
         "within a word"
     );
-    // Used at once: one more; with an instruction in between: none. The base of a store is a use as well.
+    // Used at once: one more; with an instruction in between: none. The base of a store is a use as
+    // well.
     let other = addi(A2, A2, 1);
     assert_eq!(cycles(&[word(0), addi(A0, A0, 1)], &[0, DATA]), 3);
     assert_eq!(cycles(&[word(0), other, addi(A0, A0, 1)], &[0, DATA]), 3);
@@ -404,7 +406,8 @@ fn the_window_is_the_device() {
         })
     ));
     assert_eq!(hart.device.0.last(), Some(&(12, 5)));
-    // Registers are words: parts of them and misaligned ones are not there, and the device does not hear of it.
+    // Registers are words: parts of them and misaligned ones are not there, and the device does not
+    // hear of it.
     let refused = hart.call(CODE, &[WINDOW + 1, 5], 0, 10);
     assert!(refused.is_err());
     assert_eq!(hart.device.0.len(), 2);
@@ -451,7 +454,8 @@ impl Random {
     }
 }
 
-/// The oracle: what the manual says, in integers without bounds. A result is taken modulo 2^32 at the end.
+/// The oracle: what the manual says, in integers without bounds. A result is taken modulo 2^32 at
+/// the end.
 fn oracle(funct7: u32, funct3: u32, a: u32, b: u32) -> u32 {
     let modulus = 1i128 << 32;
     let unsigned = i128::from;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The handlers as a static library for a card with RISC-V cores of 64 bits: a C program links all of them, without an
-//! operating system, a C library, or anything else.
+//! The handlers as a static library for a card with RISC-V cores of 64 bits: a C program links all
+//! of them, without an operating system, a C library, or anything else.
 
 use std::path::Path;
 use std::process::Command;

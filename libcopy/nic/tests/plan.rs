@@ -74,7 +74,8 @@ fn the_interval_is_the_paper_s() {
             limit: Limit::Scheduling
         }
     );
-    // 150 cycles: 0.2 * 64 * 187,500 - 81,920 = 2,318,080, less than 2,539,520. No interval will do.
+    // 150 cycles: 0.2 * 64 * 187,500 - 81,920 = 2,318,080, less than 2,539,520. No interval will
+    // do.
     assert_eq!(
         of(32, 150),
         Interval {
@@ -96,8 +97,8 @@ fn the_interval_is_the_paper_s() {
 
 #[test]
 fn an_overhead_that_is_exactly_epsilon_is_allowed() {
-    // n = 64 packets, P = 32, two packets each. T_PH such that 0.2 * 2 * T_PH = 81,920 + 31 * 81,920:
-    // 32 * 81,920 / 0.4 = 6,553,600.
+    // n = 64 packets, P = 32, two packets each. T_PH such that 0.2 * 2 * T_PH = 81,920 + 31 *
+    // 81,920: 32 * 81,920 / 0.4 = 6,553,600.
     let of = |handler| {
         interval(&Parameters::PAPER, 64, handler, EPSILON, 108, 6 << 20)
             .unwrap()
@@ -120,8 +121,9 @@ fn memory_and_packet_buffer_bound_the_interval() {
             capacity: 611
         })
     );
-    // T_PH = 100 us: 100,000,000 * 2,048 / 81,920 = 2,500,000 bytes wait, more than the buffer of 2,097,152, which has
-    // 1,024 packets. (i) alone would allow 0.2 * 31,250 * 100,000,000 / 2,539,520 = 246,109 packets.
+    // T_PH = 100 us: 100,000,000 * 2,048 / 81,920 = 2,500,000 bytes wait, more than the buffer of
+    // 2,097,152, which has 1,024 packets. (i) alone would allow 0.2 * 31,250 * 100,000,000 /
+    // 2,539,520 = 246,109 packets.
     let handler = 100_000_000;
     let found = interval(&card, 1_000_000, handler, EPSILON, 612, 6 << 20).unwrap();
     assert_eq!((found.packets, found.limit), (1024, Limit::PacketBuffer));
@@ -227,7 +229,8 @@ fn what_a_card_cannot_unpack_the_host_does() {
     offloaded(&layout("hvector(2, 1, 2147483639, double)"), &options);
     let far = refused("hvector(2, 1, 2147483640, double)", &options);
     assert_eq!(far, Refusal::TooLarge(1 << 31));
-    // Both ends are near the buffer, but the origin of the pieces is the first one: 4 GiB from there to the last.
+    // Both ends are near the buffer, but the origin of the pieces is the first one: 4 GiB from
+    // there to the last.
     let wide = "hindexed([1, 1], [-2147483000, 2147483000], double)";
     assert_eq!(refused(wide, &options), Refusal::TooLarge(4_294_966_008));
     let mut off = options;
@@ -280,7 +283,8 @@ fn short_blocks_are_bound_by_pcie_or_by_handlers() {
     assert_eq!(plan.expected, 2048 * 81_920, "arrival bounds it");
 }
 
-/// Line rate is a matter of a twentieth, for PCIe too: blocks of 15 bytes need 3 % more time there than on the line.
+/// Line rate is a matter of a twentieth, for PCIe too: blocks of 15 bytes need 3 % more time there
+/// than on the line.
 #[test]
 fn a_plan_at_line_rate_says_how_many_hpus_that_takes() {
     let mut options = Options::default();

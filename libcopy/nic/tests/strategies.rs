@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Five strategies, random datatypes, random orders of packets: the native handlers, the compiled ones on the simulated core
-//! and the card issue the same DMA writes, and these are the bytes of `Layout::unpack`.
+//! Five strategies, random datatypes, random orders of packets: the native handlers, the compiled
+//! ones on the simulated core and the card issue the same DMA writes, and these are the bytes of
+//! `Layout::unpack`.
 //!
-//! `NIC_CASES=1000000 cargo test --release -p libcopy-nic --test strategies` is the long run; `NIC_SEED` is another one.
+//! `NIC_CASES=1000000 cargo test --release -p libcopy-nic --test strategies` is the long run;
+//! `NIC_SEED` is another one.
 
 #[path = "../handlers/tests/random/mod.rs"]
 mod random;
@@ -42,8 +44,8 @@ fn writes(packet: &Packet, commands: &[Command]) -> Vec<Write> {
     commands.iter().map(write).collect()
 }
 
-/// The writes of all packets, which come in `order`, from the native handlers and from the core's; nothing without a
-/// specialised handler.
+/// The writes of all packets, which come in `order`, from the native handlers and from the core's;
+/// nothing without a specialised handler.
 fn handled(
     layout: &Layout,
     strategy: Strategy,
@@ -148,7 +150,8 @@ fn native_handlers_the_core_and_the_card_write_what_unpack_writes() {
                     assert_eq!(by, writes, "{}", name());
                     by_card[number] += 1;
                 }
-                // A struct with members that no specialised handler is for has a handler, which no plan chooses.
+                // A struct with members that no specialised handler is for has a handler, which no
+                // plan chooses.
                 Verdict::Host(why) => assert!(
                     why == Refusal::Overlap || why == Refusal::NoHandler,
                     "{}: {why}",

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Memory keys that are mapped already: the local cache, of a process's own buffers, and the remote cache, of the keys
-//! that its peers have told it of ("Network-Assisted Noncontiguous Transfers for GPU-Aware MPI Libraries", section
-//! "UMR-Based Design", mkey caches).
+//! Memory keys that are mapped already: the local cache, of a process's own buffers, and the remote
+//! cache, of the keys that its peers have told it of ("Network-Assisted Noncontiguous Transfers for
+//! GPU-Aware MPI Libraries", section "UMR-Based Design", mkey caches).
 //!
-//! An entry of the local cache has a number and a generation. The generation changes when its keys are mapped again;
-//! a clear-to-send message without keys names both, and a sender that has another generation says so and is sent the
-//! keys. Keys that a peer has been told of are used for nothing else before it has acknowledged that it has
-//! forgotten them.
+//! An entry of the local cache has a number and a generation. The generation changes when its keys
+//! are mapped again; a clear-to-send message without keys names both, and a sender that has another
+//! generation says so and is sent the keys. Keys that a peer has been told of are used for nothing
+//! else before it has acknowledged that it has forgotten them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
@@ -163,8 +163,9 @@ impl<K> LocalCache<K> {
         self.entries.is_empty()
     }
 
-    /// Finds an entry whose memory is still what it was (`stamp`), for a message; [`LocalCache::release`] ends its use.
-    /// With a `rank`, that of a receiver's peer, which is taken to have the keys from then on.
+    /// Finds an entry whose memory is still what it was (`stamp`), for a message;
+    /// [`LocalCache::release`] ends its use. With a `rank`, that of a receiver's peer, which is
+    /// taken to have the keys from then on.
     pub fn find(&mut self, key: &CacheKey, stamp: u64, rank: Option<u32>) -> Option<Found<K>> {
         let id = *self.by_key.get(key)?;
         let entry = self.entries.get_mut(&id)?;
@@ -185,13 +186,15 @@ impl<K> LocalCache<K> {
         })
     }
 
-    /// Whether there is an entry for other memory at the same place, which has to go before [`LocalCache::insert`].
+    /// Whether there is an entry for other memory at the same place, which has to go before
+    /// [`LocalCache::insert`].
     pub fn stale(&self, key: &CacheKey, stamp: u64) -> Option<u32> {
         let id = *self.by_key.get(key)?;
         (self.entries[&id].stamp != stamp).then_some(id)
     }
 
-    /// The entries for memory that was `stamp` when their keys were mapped, but not those that are leaving.
+    /// The entries for memory that was `stamp` when their keys were mapped, but not those that are
+    /// leaving.
     pub fn of_stamp(&self, stamp: u64) -> Vec<u32> {
         let its = |entry: &Entry<K>| entry.stamp == stamp && !entry.is_leaving;
         let found = self.entries.iter().filter(|(_, entry)| its(entry));
@@ -264,7 +267,8 @@ impl<K> LocalCache<K> {
         }
     }
 
-    /// Retires the entry that has not been used for longest and is in no use, preferring one that no rank has.
+    /// Retires the entry that has not been used for longest and is in no use, preferring one that
+    /// no rank has.
     pub fn evict(&mut self) -> Option<Eviction<K>> {
         let idle = self
             .entries
@@ -276,8 +280,8 @@ impl<K> LocalCache<K> {
         Some(self.retire(id))
     }
 
-    /// A rank has forgotten an entry; gives back the keys if it was the last. Late or doubled acknowledgements of
-    /// another generation change nothing.
+    /// A rank has forgotten an entry; gives back the keys if it was the last. Late or doubled
+    /// acknowledgements of another generation change nothing.
     pub fn acknowledge(&mut self, rank: u32, entry: EntryId) -> Option<Arc<K>> {
         let its = self.entries.get_mut(&entry.id)?;
         if its.generation != entry.generation || !its.is_leaving {

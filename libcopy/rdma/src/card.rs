@@ -30,8 +30,8 @@ pub trait Card: std::fmt::Debug + Send + Sync + 'static {
     ///
     /// # Safety
     ///
-    /// If `is_target`, nobody relies on what is in the pieces, and they are not freed, until the result is dropped and no
-    /// peer has a number left by which it could write to them.
+    /// If `is_target`, nobody relies on what is in the pieces, and they are not freed, until the
+    /// result is dropped and no peer has a number left by which it could write to them.
     unsafe fn register(&self, pieces: &[Iov], is_target: bool) -> Result<Self::Memory>;
 
     /// Maps an unmapped key to pieces of `memory`, and waits until it may be used.
@@ -42,7 +42,8 @@ pub trait Card: std::fmt::Debug + Send + Sync + 'static {
     ///
     /// # Safety
     ///
-    /// The pieces are readable until the key is unmapped or dropped; as for [`Card::register`] if `is_target`.
+    /// The pieces are readable until the key is unmapped or dropped; as for [`Card::register`] if
+    /// `is_target`.
     unsafe fn map(
         &self,
         key: &Self::Key,

@@ -11,7 +11,8 @@ use crate::error::{Error, Result};
 
 /// Carries control messages to one peer: whole messages, in order, none lost, none twice.
 pub trait Channel {
-    /// Sends one. Never waits for the peer: what cannot be sent now is kept and goes with a later call.
+    /// Sends one. Never waits for the peer: what cannot be sent now is kept and goes with a later
+    /// call.
     ///
     /// # Errors
     ///
@@ -34,8 +35,8 @@ pub trait Channel {
         Ok(true)
     }
 
-    /// Called while nothing happens: lets others run. If nothing but a message can change that (`may_sleep`), it may
-    /// wait for one.
+    /// Called while nothing happens: lets others run. If nothing but a message can change that
+    /// (`may_sleep`), it may wait for one.
     fn idle(&mut self, may_sleep: bool) {
         let _ = may_sleep;
         std::thread::yield_now();
@@ -74,8 +75,8 @@ impl<S: Read + Write + AsFd> StreamChannel<S> {
     /// A channel to `rank`. The stream does not block any more.
     pub fn new(stream: S, rank: u32) -> StreamChannel<S> {
         let fd = stream.as_fd().as_raw_fd();
-        // SAFETY: the file is open; the flags are those that it has and one more. If that fails, calls may wait for
-        // the peer, and nothing else.
+        // SAFETY: the file is open; the flags are those that it has and one more. If that fails,
+        // calls may wait for the peer, and nothing else.
         unsafe {
             let flags = libc::fcntl(fd, libc::F_GETFL);
             libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
@@ -204,7 +205,8 @@ impl LocalChannel {
         }
     }
 
-    /// Messages for the two ends that have not been received. A test that changes them plays the network.
+    /// Messages for the two ends that have not been received. A test that changes them plays the
+    /// network.
     pub fn queues(&self) -> MutexGuard<'_, [VecDeque<Vec<u8>>; 2]> {
         self.queues.lock().unwrap_or_else(|e| e.into_inner())
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Which method moves a message: "Network-Assisted Noncontiguous Transfers for GPU-Aware MPI Libraries" uses memory
-//! keys for at most 128 IOVs and blocks of at least 512 B, "tuned per machine", and packs the rest.
+//! Which method moves a message: "Network-Assisted Noncontiguous Transfers for GPU-Aware MPI
+//! Libraries" uses memory keys for at most 128 IOVs and blocks of at least 512 B, "tuned per
+//! machine", and packs the rest.
 
 use std::fmt;
 use std::str::FromStr;
@@ -59,7 +60,8 @@ impl Abilities {
         }
     }
 
-    /// The limits of a method; none if there is no such method here, and for [`Method::Pack`], which has none.
+    /// The limits of a method; none if there is no such method here, and for [`Method::Pack`],
+    /// which has none.
     pub fn limits(&self, method: Method) -> Option<Limits> {
         match method {
             Method::Pack => None,
@@ -119,9 +121,10 @@ impl Thresholds {
         }
     }
 
-    /// The method for a message between two layouts: keys, else lists, else packing. Both layouts have to be within a
-    /// method's threshold; a tiny smallest block makes many tiny windows under [`CutRule::Agreed`], so there the
-    /// smallest block counts, and the average one under [`CutRule::Maximal`]. A message without bytes is packed.
+    /// The method for a message between two layouts: keys, else lists, else packing. Both layouts
+    /// have to be within a method's threshold; a tiny smallest block makes many tiny windows under
+    /// [`CutRule::Agreed`], so there the smallest block counts, and the average one under
+    /// [`CutRule::Maximal`]. A message without bytes is packed.
     pub fn choose(
         &self,
         sender: &Shape,

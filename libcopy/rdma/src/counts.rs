@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The counts of "Network-Assisted Noncontiguous Transfers for GPU-Aware MPI Libraries" (sections "Mkey Mapping",
-//! "Micro-Benchmarks" and "Application Kernels"): memory keys, bytes of keys in clear-to-send messages, WRITEs, and
-//! messages that find all keys mapped. [`software`] counts on the card in software, [`over_verbs`] over two devices.
+//! The counts of "Network-Assisted Noncontiguous Transfers for GPU-Aware MPI Libraries" (sections
+//! "Mkey Mapping", "Micro-Benchmarks" and "Application Kernels"): memory keys, bytes of keys in
+//! clear-to-send messages, WRITEs, and messages that find all keys mapped. [`software`] counts on
+//! the card in software, [`over_verbs`] over two devices.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -137,7 +138,8 @@ fn pairs() -> Result<Vec<Case>> {
     Ok(all)
 }
 
-/// What `messages` messages of equal blocks take, the first of which maps: ceil(blocks / `max_iovs`) windows each.
+/// What `messages` messages of equal blocks take, the first of which maps: ceil(blocks /
+/// `max_iovs`) windows each.
 fn expected(layout: &Layout, messages: u64, method: Method, max_iovs: usize) -> Counts {
     let shape = Shape::of(layout);
     let windows = match method {
@@ -278,7 +280,8 @@ fn software_pair(case: &Case) -> Result<Row> {
     Ok(sum.row(case.name.clone(), expected))
 }
 
-/// Three alltoallw of 64 blocks of 1 KiB, the first of which maps. The sum over all ranks, as receivers.
+/// Three alltoallw of 64 blocks of 1 KiB, the first of which maps. The sum over all ranks, as
+/// receivers.
 fn fft(ranks: u32) -> Result<Row> {
     const ROUNDS: u64 = 3;
     let layout = vector(64, 1024)?;
@@ -318,9 +321,10 @@ pub fn verbs_cases() -> Result<usize> {
     Ok(pairs()?.len())
 }
 
-/// Runs the cases of two ranks over a reliable connection between two devices, with the method that the thresholds
-/// choose for these devices; `done` is called for each. What is expected follows from what a work request of the devices
-/// can have: memory keys where both devices have them. `is_wanted` says by its name whether a case is run.
+/// Runs the cases of two ranks over a reliable connection between two devices, with the method that
+/// the thresholds choose for these devices; `done` is called for each. What is expected follows
+/// from what a work request of the devices can have: memory keys where both devices have them.
+/// `is_wanted` says by its name whether a case is run.
 ///
 /// # Errors
 ///
@@ -402,7 +406,8 @@ fn verbs_pair(devices: &[Arc<Device>; 2], case: &Case) -> Result<Row> {
             let (mut method, mut is_right) = (choice.method, true);
             for _ in 0..case.messages {
                 target.fill(0);
-                // SAFETY: `target` has the layout's bytes, and nobody else uses it until the link is dropped.
+                // SAFETY: `target` has the layout's bytes, and nobody else uses it until the link
+                // is dropped.
                 let report = unsafe { link.receive(&buffer(layout, target.as_ptr()))? };
                 if report.method != choice.method {
                     method = report.method;

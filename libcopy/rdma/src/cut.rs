@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! How the packed stream of a message is cut, so that the pieces between two cuts fit into one memory key at either
-//! end. Sender and receiver cut at the same bytes: one WRITE moves what one pair of keys points to.
+//! How the packed stream of a message is cut, so that the pieces between two cuts fit into one
+//! memory key at either end. Sender and receiver cut at the same bytes: one WRITE moves what one
+//! pair of keys points to.
 //!
 //! ```text
 //! sender    |--- 5 ---|-- 4 --|--- 5 ---|-- 4 --|      blocks
 //! receiver  |-- 3 -|-- 3 -|-- 3 -|-- 3 -|-- 3 -|-- 3 -|
-//! cuts      ^             ^             ^             ^  csize = 6: at most 3 blocks per window at both ends
+//! cuts      ^             ^             ^             ^
 //! ```
 //!
-//! Source: "Network-Assisted Noncontiguous Transfers for GPU-Aware MPI Libraries", sections "Mkey Mapping" and
-//! "UMR-Based Design". Two corrections. The paper's csize = `MAX_IOVS` x A does not keep to `MAX_IOVS`: a window of M
-//! A bytes can begin and end within a block and so touch M + 1. With (M - 1) A it cannot; M A is used where every block
-//! of both sides is a multiple of A, as where all are equal. And where A is tiny the keys become too many: then the
-//! message is packed (see [`crate::choice`]).
+//! Here csize = 6: at most 3 blocks per window at both ends.
+//!
+//! Source: "Network-Assisted Noncontiguous Transfers for GPU-Aware MPI Libraries", sections "Mkey
+//! Mapping" and "UMR-Based Design". Two corrections. The paper's csize = `MAX_IOVS` x A does not
+//! keep to `MAX_IOVS`: a window of M A bytes can begin and end within a block and so touch M + 1.
+//! With (M - 1) A it cannot; M A is used where every block of both sides is a multiple of A, as
+//! where all are equal. And where A is tiny the keys become too many: then the message is packed
+//! (see [`crate::choice`]).
 
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::iov::{Iov, Shape};
-use crate::room;
+use libcopy_datatype::room;
 
 /// What a card allows for one key and one WRITE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,8 +64,8 @@ pub enum Cuts {
 }
 
 impl Cuts {
-    /// The windows' lengths of a message of `bytes`. They are not made into a list: a message may have as many
-    /// windows as bytes.
+    /// The windows' lengths of a message of `bytes`. They are not made into a list: a message may
+    /// have as many windows as bytes.
     pub fn lengths(&self, bytes: u64) -> impl Iterator<Item = u64> {
         let (full, rest, listed): (_, _, &[u64]) = match self {
             Cuts::Every(csize) => ((bytes / csize, *csize), bytes % csize, &[]),
@@ -82,8 +86,9 @@ impl Cuts {
     }
 }
 
-/// The agreed chunk size of the paper, corrected: A = min(blockmin of both), csize = (M - 1) A, or M A if A divides the
-/// lengths of all blocks of both sides. At most what one WRITE moves. 0 for a message without bytes.
+/// The agreed chunk size of the paper, corrected: A = min(blockmin of both), csize = (M - 1) A, or
+/// M A if A divides the lengths of all blocks of both sides. At most what one WRITE moves. 0 for a
+/// message without bytes.
 pub fn chunk_size(sender: &Shape, receiver: &Shape, limits: &Limits) -> u64 {
     let agreed = sender.min.min(receiver.min);
     if agreed == 0 {
@@ -106,14 +111,14 @@ pub fn chunk_size(sender: &Shape, receiver: &Shape, limits: &Limits) -> u64 {
     }
 }
 
-/// The longest windows: each ends where one more byte would be one piece more than a key may have, at either end.
-/// No rule that cuts both ends at the same bytes needs fewer windows, since a window that begins later never has to
-/// end earlier.
+/// The longest windows: each ends where one more byte would be one piece more than a key may have,
+/// at either end. No rule that cuts both ends at the same bytes needs fewer windows, since a window
+/// that begins later never has to end earlier.
 ///
 /// # Errors
 ///
-/// [`Error::Size`] if the lists have different numbers of bytes, [`Error::NoRoom`] for more windows than memory has
-/// room for.
+/// [`Error::Size`] if the lists have different numbers of bytes, [`Error::NoRoom`] for more windows
+/// than memory has room for.
 pub fn maximal_cuts(sender: &[Iov], receiver: &[Iov], limits: &Limits) -> Result<Cuts> {
     let bytes = |iovs: &[Iov]| iovs.iter().map(|iov| iov.len).sum::<u64>();
     let (total, room) = (bytes(sender), bytes(receiver));
@@ -211,8 +216,9 @@ impl Windows {
     ///
     /// # Errors
     ///
-    /// [`Error::Size`] if the cuts are for another number of bytes, [`Error::TooManyIovs`] if a window has more than
-    /// `max_iovs` pieces, [`Error::NoRoom`] for more pieces and windows than memory has room for.
+    /// [`Error::Size`] if the cuts are for another number of bytes, [`Error::TooManyIovs`] if a
+    /// window has more than `max_iovs` pieces, [`Error::NoRoom`] for more pieces and windows than
+    /// memory has room for.
     pub fn new(iovs: &[Iov], cuts: &Cuts, max_iovs: usize) -> Result<Windows> {
         let bytes: u64 = iovs.iter().map(|iov| iov.len).sum();
         let covered = match cuts {
@@ -233,7 +239,7 @@ impl Windows {
         let mut walk = Walk::new(iovs);
         for len in cuts.lengths(bytes) {
             let first = windows.pieces.len();
-            walk.take(len, |iov| room::push(&mut windows.pieces, iov))?;
+            walk.take(len, |iov| Ok(room::push(&mut windows.pieces, iov)?))?;
             let found = windows.pieces.len() - first;
             if found > max_iovs {
                 return Err(Error::TooManyIovs {
@@ -320,7 +326,8 @@ mod tests {
 
     #[test]
     fn the_papers_chunk_size_touches_one_block_too_many() {
-        // Blocks of 10 at one end and of 11 at the other: the bytes 40 to 80 touch five blocks of 11.
+        // Blocks of 10 at one end and of 11 at the other: the bytes 40 to 80 touch five blocks of
+        // 11.
         let (sender, receiver) = (blocks(&[10; 12]), blocks(&[11; 11][..10]));
         let receiver = [receiver, blocks(&[10])].concat();
         let paper = Cuts::Every(4 * 10);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A card in software, within one process: keys are lists of pieces, a WRITE copies. For exact counts and for tests on
-//! machines without a card; what is measured with it says nothing of a card's speed.
+//! A card in software, within one process: keys are lists of pieces, a WRITE copies. For exact
+//! counts and for tests on machines without a card; what is measured with it says nothing of a
+//! card's speed.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -111,8 +112,8 @@ impl EmulatedCard {
         }
     }
 
-    /// Has one later call fail: the next one that registers, maps, unmaps or posts for 0, the second for 1. None ends
-    /// that.
+    /// Has one later call fail: the next one that registers, maps, unmaps or posts for 0, the
+    /// second for 1. None ends that.
     pub fn fail_after(&self, calls: Option<u32>) {
         self.table().calls_left = calls;
     }
@@ -187,15 +188,16 @@ impl EmulatedCard {
 ///
 /// # Safety
 ///
-/// The pieces of `from` are readable and those of `to` writable memory of this process, to which nobody else has a
-/// reference.
+/// The pieces of `from` are readable and those of `to` writable memory of this process, to which
+/// nobody else has a reference.
 unsafe fn copy(from: &[Iov], to: &[Iov]) {
     let (mut from, mut to) = (from.iter().copied(), to.iter().copied());
     let mut source: Option<Iov> = None;
     let mut target: Option<Iov> = None;
     while let (Some(s), Some(t)) = (source.or_else(|| from.next()), target.or_else(|| to.next())) {
         let len = s.len.min(t.len);
-        // SAFETY: both pieces have `len` bytes, which the caller says may be used. They may overlap, as a card allows.
+        // SAFETY: both pieces have `len` bytes, which the caller says may be used. They may
+        // overlap, as a card allows.
         unsafe { std::ptr::copy(s.addr as *const u8, t.addr as *mut u8, len as usize) };
         let rest = |iov: Iov| {
             (iov.len > len).then(|| Iov {
@@ -230,7 +232,8 @@ struct Queues {
 }
 
 /// One end of a connection between two cards in software. Requests are executed one at a time, by
-/// [`EmulatedEnd::run_one`] or, unless [`EmulatedEnd::hold`] was called, when somebody looks for completions.
+/// [`EmulatedEnd::run_one`] or, unless [`EmulatedEnd::hold`] was called, when somebody looks for
+/// completions.
 #[derive(Debug)]
 pub struct EmulatedEnd {
     card: Arc<EmulatedCard>,
@@ -245,8 +248,8 @@ pub struct EmulatedEnd {
 }
 
 impl EmulatedEnd {
-    /// Both ends of a connection with queues of `queue` requests, and with scatter/gather lists if there are limits for
-    /// them.
+    /// Both ends of a connection with queues of `queue` requests, and with scatter/gather lists if
+    /// there are limits for them.
     pub fn pair(
         cards: [&Arc<EmulatedCard>; 2],
         queue: usize,
@@ -330,7 +333,8 @@ impl EmulatedEnd {
                 if !regions.is_some_and(|regions| regions.iter().any(is_within)) {
                     return Err(refused("WRITE", "no such region"));
                 }
-                // SAFETY: who posted says that `from` is readable; the peer has registered `to` for being written.
+                // SAFETY: who posted says that `from` is readable; the peer has registered `to` for
+                // being written.
                 unsafe { copy(&[*from], &[to]) };
             }
             Request::Send(from) => {
@@ -356,8 +360,8 @@ impl EmulatedEnd {
                 if bytes(&from) != bytes(&to) || bytes(&from) > self.card.limits.max_bytes {
                     return Err(refused("WRITE", "length"));
                 }
-                // SAFETY: keys are mapped to memory of transfers under way or of cached buffers, whose owners say that
-                // it may be read here and written there.
+                // SAFETY: keys are mapped to memory of transfers under way or of cached buffers,
+                // whose owners say that it may be read here and written there.
                 unsafe { copy(&from, &to) };
             }
         }

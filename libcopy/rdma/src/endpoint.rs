@@ -16,11 +16,11 @@ pub struct Received {
     pub bytes: u32,
 }
 
-/// One end of a reliable connection. Nothing here waits for the peer's program; mapping ([`Card::map`],
-/// [`Card::unmap`]) waits for the device.
+/// One end of a reliable connection. Nothing here waits for the peer's program; mapping
+/// ([`Card::map`], [`Card::unmap`]) waits for the device.
 ///
-/// Requests are executed in the order in which they are posted. A posted request has a number, which comes back when it
-/// has completed.
+/// Requests are executed in the order in which they are posted. A posted request has a number,
+/// which comes back when it has completed.
 pub trait Endpoint: Card {
     /// What can be done here.
     fn abilities(&self) -> Abilities;
@@ -75,7 +75,8 @@ pub trait Endpoint: Card {
     ///
     /// # Safety
     ///
-    /// The pieces stay writable, and nobody uses them, until the receive has completed or [`Endpoint::end`] was called.
+    /// The pieces stay writable, and nobody uses them, until the receive has completed or
+    /// [`Endpoint::end`] was called.
     unsafe fn receive(&self, memory: &Self::Memory, window: &[Iov], id: u64) -> Result<()>;
 
     /// Posts a WRITE of all bytes of a mapped key to those of a peer's.

@@ -2,6 +2,8 @@
 
 //! What can go wrong.
 
+use libcopy_datatype::room::NoRoom;
+
 /// Why typed memory could not be moved over RDMA.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -29,7 +31,8 @@ pub enum Error {
         /// Bytes of the receiver's layout.
         receiver: u64,
     },
-    /// The other end cannot register memory for the message, not even a staging buffer: it was not moved.
+    /// The other end cannot register memory for the message, not even a staging buffer: it was not
+    /// moved.
     #[error("rank {rank} cannot move the message (its own error says why)")]
     Refused {
         /// The other end.
@@ -75,12 +78,10 @@ pub enum Error {
         /// Keys of the message.
         wanted: usize,
     },
-    /// There is no room in memory for a list that is as long as the layout, the message or the peer says.
-    #[error("there is no room in memory for a list of {bytes} bytes")]
-    NoRoom {
-        /// Its bytes, as far as they are known.
-        bytes: u64,
-    },
+    /// There is no room in memory for a list that is as long as the layout, the message or the peer
+    /// says.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
     /// A library cannot be loaded.
     #[error("cannot load {library}: {reason} (Debian: package {package})")]
     Library {
@@ -150,14 +151,15 @@ impl Error {
     }
 }
 
-/// Whether another method may still move the message: nothing of it has been posted, and the connection holds.
+/// Whether another method may still move the message: nothing of it has been posted, and the
+/// connection holds.
 pub(crate) fn is_local(error: &Error) -> bool {
     matches!(
         error,
         Error::PoolExhausted { .. }
             | Error::Register { .. }
             | Error::TooManyIovs { .. }
-            | Error::NoRoom { .. }
+            | Error::NoRoom(_)
             | Error::NoDevice(_)
             | Error::Verbs { .. }
             | Error::MissingFunction { .. }

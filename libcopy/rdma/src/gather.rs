@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::iov::{Elements, Iov, Shape};
 use crate::keys::{Mapped, Memory};
 use crate::message::MAX_LIST;
-use crate::room;
+use libcopy_datatype::room;
 
 /// Elements of a layout in memory.
 #[derive(Clone, Copy, Debug)]
@@ -49,8 +49,8 @@ impl Arrival {
             && !lengths.contains(&0)
     }
 
-    /// Where the message is cut for a key or a list of `limits`, those of both ends, by the rule that the sender has
-    /// asked for.
+    /// Where the message is cut for a key or a list of `limits`, those of both ends, by the rule
+    /// that the sender has asked for.
     ///
     /// # Errors
     ///
@@ -61,16 +61,16 @@ impl Arrival {
                 chunk_size(&self.shape, &to.shape(), limits).max(1),
             )),
             Some(lengths) => {
-                let place = |len: &u64| Ok(Iov { addr: 0, len: *len });
-                let theirs = room::collect(lengths.iter().map(place), lengths.len() as u64)?;
+                let place = |len: &u64| Iov { addr: 0, len: *len };
+                let theirs = room::gather(lengths.iter().map(place))?;
                 maximal_cuts(&theirs, &to.iovs()?, limits)
             }
         }
     }
 }
 
-/// What an RTS says of the lengths, by the rule: nothing, as under [`CutRule::Agreed`], where there are more than a
-/// message or memory has room for.
+/// What an RTS says of the lengths, by the rule: nothing, as under [`CutRule::Agreed`], where there
+/// are more than a message or memory has room for.
 pub fn lengths(elements: &Elements, rule: CutRule) -> Option<Vec<u64>> {
     match rule {
         CutRule::Agreed => None,

@@ -5,10 +5,10 @@
 use libcopy_datatype::{Layout, Segment};
 
 use crate::error::{Error, Result};
-use crate::room;
+use libcopy_datatype::room;
 
-/// One contiguous piece of memory: an IOV in the words of "Network-Assisted Noncontiguous Transfers for GPU-Aware MPI
-/// Libraries" (section "Mkey Mapping").
+/// One contiguous piece of memory: an IOV in the words of "Network-Assisted Noncontiguous Transfers
+/// for GPU-Aware MPI Libraries" (section "Mkey Mapping").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Iov {
     /// Its address.
@@ -28,8 +28,8 @@ impl Iov {
 ///
 /// # Errors
 ///
-/// [`Error::Address`] for a piece outside the address space, [`Error::NoRoom`] for more pieces than memory has room
-/// for.
+/// [`Error::Address`] for a piece outside the address space, [`Error::NoRoom`] for more pieces than
+/// memory has room for.
 pub fn iovs(layout: &Layout, base: u64) -> Result<Vec<Iov>> {
     Elements::new(layout, base).iovs()
 }
@@ -50,7 +50,8 @@ fn place(base: u64, segment: Segment) -> Result<Iov> {
     })
 }
 
-/// The first `bytes` bytes of the packed stream of a layout at an address: what a message has at one end.
+/// The first `bytes` bytes of the packed stream of a layout at an address: what a message has at
+/// one end.
 #[derive(Clone, Debug)]
 pub struct Elements {
     /// The layout, of at least `bytes` bytes.
@@ -101,8 +102,8 @@ impl Elements {
         }
     }
 
-    /// Their shape. A step per piece is only taken for a message that is shorter than its layout, whose pieces differ
-    /// ([`Layout::segment_lengths`]).
+    /// Their shape. A step per piece is only taken for a message that is shorter than its layout,
+    /// whose pieces differ ([`Layout::segment_lengths`]).
     pub fn shape(&self) -> Shape {
         let whole = Shape::of(&self.layout);
         let is_equal = whole.min.checked_mul(whole.blocks) == Some(whole.bytes);
@@ -222,9 +223,9 @@ fn gcd(mut a: u64, mut b: u64) -> u64 {
     a
 }
 
-/// Ranges of memory to register for a list: one per part of the address space, as few as possible without more than
-/// `max_gap` bytes between two pieces of one range. The members of a struct may lie in different mappings, between
-/// which there is nothing to register.
+/// Ranges of memory to register for a list: one per part of the address space, as few as possible
+/// without more than `max_gap` bytes between two pieces of one range. The members of a struct may
+/// lie in different mappings, between which there is nothing to register.
 ///
 /// The ranges are in the order of their addresses and do not overlap.
 ///
@@ -301,7 +302,7 @@ mod tests {
             .unwrap();
         let layout = Layout::new(&many, 1).unwrap();
         let all = Elements::new(&layout, 1 << 20);
-        let no_room = |bytes| Error::NoRoom { bytes };
+        let no_room = |bytes| Error::NoRoom(room::NoRoom { bytes });
         assert_eq!(all.iovs(), Err(no_room(16 << 59)));
         assert_eq!(all.lengths(), Err(no_room(8 << 59)));
         // A message with fewer bytes has no more pieces.

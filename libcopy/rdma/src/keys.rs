@@ -14,8 +14,8 @@ use crate::pool::Pool;
 /// Whether mapped keys may be used for the next message from or to the same addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// The memory is watched, and this is its generation: the number changes when the memory is unmapped or
-    /// replaced (MMU notifier of the kernel module).
+    /// The memory is watched, and this is its generation: the number changes when the memory is
+    /// unmapped or replaced (MMU notifier of the kernel module).
     Generation(u64),
     /// Nobody knows: the keys are mapped for this message alone.
     Unwatched,
@@ -64,8 +64,8 @@ impl<C: Card> Mapped<C> {
     }
 }
 
-/// Pool and caches of a process, which all its connections share. Mapping goes through one of them, the `card` of a
-/// call.
+/// Pool and caches of a process, which all its connections share. Mapping goes through one of them,
+/// the `card` of a call.
 #[derive(Debug)]
 pub struct Keys<C: Card> {
     pool: Arc<Pool<C::Key>>,
@@ -105,18 +105,18 @@ impl<C: Card> Keys<C> {
         entries
     }
 
-    /// Maps keys to the windows of elements, or finds those that are mapped. A receiver names the `rank` that it tells
-    /// of them. [`Keys::finish`] ends their use.
+    /// Maps keys to the windows of elements, or finds those that are mapped. A receiver names the
+    /// `rank` that it tells of them. [`Keys::finish`] ends their use.
     ///
     /// # Errors
     ///
-    /// [`Error::PoolExhausted`] if there are too few keys and no entry of the cache can go now; a layout that the cuts
-    /// are not for; what [`Card::map`] fails with. No key is lost.
+    /// [`Error::PoolExhausted`] if there are too few keys and no entry of the cache can go now; a
+    /// layout that the cuts are not for; what [`Card::map`] fails with. No key is lost.
     ///
     /// # Safety
     ///
-    /// As for [`Card::register`] and [`Card::map`]; with a generation until that has expired, or its entry has left the
-    /// cache.
+    /// As for [`Card::register`] and [`Card::map`]; with a generation until that has expired, or
+    /// its entry has left the cache.
     pub unsafe fn map(
         &mut self,
         card: &C,
@@ -205,8 +205,8 @@ impl<C: Card> Keys<C> {
         Ok(KeySet { keys, memory })
     }
 
-    /// Ends the use of keys by a message. Without a card, whose connection has failed, keys that would have to be
-    /// unmapped are destroyed.
+    /// Ends the use of keys by a message. Without a card, whose connection has failed, keys that
+    /// would have to be unmapped are destroyed.
     ///
     /// # Errors
     ///
@@ -237,12 +237,14 @@ impl<C: Card> Keys<C> {
         self.remote.store(rank, entry, keys);
     }
 
-    /// The keys of a rank's entry that it has told of before; none if it has told of another generation or of none.
+    /// The keys of a rank's entry that it has told of before; none if it has told of another
+    /// generation or of none.
     pub fn recall(&self, rank: u32, entry: EntryId) -> Option<&RemoteKeys> {
         self.remote.find(rank, entry)
     }
 
-    /// A rank wants an entry of its own forgotten. What is answered with the same words: no later WRITE uses its keys.
+    /// A rank wants an entry of its own forgotten. What is answered with the same words: no later
+    /// WRITE uses its keys.
     pub fn forget(&mut self, rank: u32, entry: EntryId) {
         self.remote.forget(rank, entry);
     }
@@ -259,7 +261,8 @@ impl<C: Card> Keys<C> {
         }
     }
 
-    /// A rank is gone: what only it kept is given back, through a card that is left or by destroying keys.
+    /// A rank is gone: what only it kept is given back, through a card that is left or by
+    /// destroying keys.
     ///
     /// # Errors
     ///
@@ -286,7 +289,8 @@ impl<C: Card> Keys<C> {
         }
     }
 
-    /// The memory of a generation is other memory now, or nobody watches it any more: its entries leave the cache.
+    /// The memory of a generation is other memory now, or nobody watches it any more: its entries
+    /// leave the cache.
     ///
     /// # Errors
     ///
@@ -319,8 +323,8 @@ impl<C: Card> Keys<C> {
         result
     }
 
-    /// Unmaps keys, but not the last `unmapped`, and puts them back into the pool. A key that cannot be unmapped is
-    /// destroyed instead.
+    /// Unmaps keys, but not the last `unmapped`, and puts them back into the pool. A key that
+    /// cannot be unmapped is destroyed instead.
     fn give_back(&mut self, card: Option<&C>, keys: Vec<C::Key>, unmapped: usize) -> Result<()> {
         let mapped = keys.len() - unmapped;
         let mut result = Ok(());

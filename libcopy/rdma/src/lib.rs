@@ -2,10 +2,11 @@
 
 //! Typed messages between machines over RDMA, without packing where the card can do it.
 //!
-//! The method is that of "Network-Assisted Noncontiguous Transfers for GPU-Aware MPI Libraries" (IEEE Micro 2023):
-//! the pieces of a layout ([`Iov`]) are divided into windows ([`Cuts`]) that fit into one indirect memory key each;
-//! sender and receiver cut at the same bytes, and one WRITE moves what a pair of keys points to. Keys come from a
-//! [`pool`], and a [`cache`] keeps them mapped and known to peers. [`Thresholds`] says where that is worth it.
+//! The method is that of "Network-Assisted Noncontiguous Transfers for GPU-Aware MPI Libraries"
+//! (IEEE Micro 2023): the pieces of a layout ([`Iov`]) are divided into windows ([`Cuts`]) that fit
+//! into one indirect memory key each; sender and receiver cut at the same bytes, and one WRITE
+//! moves what a pair of keys points to. Keys come from a [`pool`], and a [`cache`] keeps them
+//! mapped and known to peers. [`Thresholds`] says where that is worth it.
 
 pub mod cache;
 pub mod card;
@@ -26,7 +27,6 @@ pub mod ranks;
 mod receiving;
 mod registrations;
 pub mod report;
-mod room;
 mod sending;
 pub mod transfer;
 pub mod tune;

@@ -2,8 +2,8 @@
 
 //! The control messages of a transfer: RTS, CTS, FIN and those of the caches, as bytes.
 //!
-//! Everything is little-endian: a byte that says which message it is, then its fields. What comes from a peer is
-//! checked: a list that is longer than its message is refused.
+//! Everything is little-endian: a byte that says which message it is, then its fields. What comes
+//! from a peer is checked: a list that is longer than its message is refused.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::choice::{Abilities, Method};
 use crate::cut::{CutRule, Cuts, Limits};
 use crate::error::{Error, Result};
 use crate::iov::Shape;
-use crate::room;
+use libcopy_datatype::room;
 
 /// One control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,8 @@ pub enum Control {
     Refused {
         /// The transfer.
         number: u32,
-        /// Bytes of the receiver's layout; not fewer than the sender's if it cannot register memory.
+        /// Bytes of the receiver's layout; not fewer than the sender's if it cannot register
+        /// memory.
         room: u64,
     },
     /// The sender has not the keys that the CTS names.
@@ -247,9 +248,37 @@ impl Reader<'_> {
 }
 
 impl Control {
+    /// The most bytes that the message takes.
+    fn most(&self) -> usize {
+        let lengths = |list: Option<&Vec<u64>>| list.map_or(0, |list| 8 * list.len());
+        let of_cuts = |cuts: Option<&Cuts>| match cuts {
+            Some(Cuts::Lengths(list)) => 8 * list.len(),
+            Some(Cuts::Every(_)) | None => 0,
+        };
+        // Nothing but the lists is longer than an RTS with the length of one.
+        MAX_RTS
+            + 8
+            + match self {
+                Control::Rts { lengths: list, .. } => lengths(list.as_ref()),
+                Control::Cts {
+                    offer: Offer::Sge(cuts),
+                    ..
+                } => of_cuts(Some(cuts)),
+                Control::Cts {
+                    offer: Offer::Umr { cuts, rkeys, .. },
+                    ..
+                } => of_cuts(cuts.as_ref()) + rkeys.as_ref().map_or(0, |rkeys| 4 * rkeys.len()),
+                _ => 0,
+            }
+    }
+
     /// The message as bytes.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Writer(Vec::new());
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`] where memory has no room for them.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let mut out = Writer(room::list(self.most())?);
         match self {
             Control::Rts {
                 number,
@@ -314,7 +343,7 @@ impl Control {
                 out.entry(*entry);
             }
         }
-        out.0
+        Ok(out.0)
     }
 
     /// The message that `rank` has sent.
@@ -436,14 +465,16 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         for message in all() {
-            assert_eq!(Control::from_bytes(&message.to_bytes(), 0), Ok(message));
+            let bytes = message.to_bytes().unwrap();
+            assert!(bytes.len() <= message.most(), "{message:?}");
+            assert_eq!(Control::from_bytes(&bytes, 0), Ok(message));
         }
     }
 
     #[test]
     fn damaged_messages_are_refused() {
         for message in all() {
-            let bytes = message.to_bytes();
+            let bytes = message.to_bytes().unwrap();
             for len in 0..bytes.len() {
                 assert!(
                     Control::from_bytes(&bytes[..len], 1).is_err(),
@@ -453,7 +484,9 @@ mod tests {
             assert!(Control::from_bytes(&[&bytes[..], &[0]].concat(), 1).is_err());
         }
         // A list that says it is longer than memory.
-        let mut list = cts(Offer::Sge(Cuts::Lengths(Arc::new(vec![1])))).to_bytes();
+        let mut list = cts(Offer::Sge(Cuts::Lengths(Arc::new(vec![1]))))
+            .to_bytes()
+            .unwrap();
         list[6..14].fill(0xff);
         assert_eq!(
             Control::from_bytes(&list, 1),
@@ -463,10 +496,11 @@ mod tests {
                 value: u64::MAX
             })
         );
-        // A chunk size of 0, a FIN that is neither done nor not, an RTS with pieces that no layout has.
+        // A chunk size of 0, a FIN that is neither done nor not, an RTS with pieces that no layout
+        // has.
         assert!(Control::from_bytes(&[&[3][..], &[0; 13]].concat(), 1).is_err());
         assert!(Control::from_bytes(&[5, 0, 0, 0, 0, 2], 1).is_err());
-        let mut rts = all()[0].to_bytes();
+        let mut rts = all()[0].to_bytes().unwrap();
         rts[13] = 5;
         assert!(Control::from_bytes(&rts, 1).is_err());
     }
@@ -481,6 +515,6 @@ mod tests {
             abilities.sge = abilities.umr;
             *lengths = None;
         }
-        assert_eq!(rts.to_bytes().len(), MAX_RTS);
+        assert_eq!(rts.to_bytes().unwrap().len(), MAX_RTS);
     }
 }

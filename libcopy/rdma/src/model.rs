@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! How long a message takes with memory keys and packed: a model, of costs that nobody has measured here.
+//! How long a message takes with memory keys and packed: a model, of costs that nobody has measured
+//! here.
 //!
-//! Its figures are modelled. The cost of creating a key and the speed of the link are those of "Network-Assisted
-//! Noncontiguous Transfers for GPU-Aware MPI Libraries" (sections "Amortizing the Mkey Mapping Overhead" and
-//! "Experimental Platforms and Setup": 200 us, HDR 200 Gbit/s). The others are assumptions of the order that
-//! ConnectX-6 cards and pack kernels have, which a user with a card replaces.
+//! Its figures are modelled. The cost of creating a key and the speed of the link are those of
+//! "Network-Assisted Noncontiguous Transfers for GPU-Aware MPI Libraries" (sections "Amortizing the
+//! Mkey Mapping Overhead" and "Experimental Platforms and Setup": 200 us, HDR 200 Gbit/s). The
+//! others are assumptions of the order that ConnectX-6 cards and pack kernels have, which a user
+//! with a card replaces.
 
 use crate::iov::Shape;
 

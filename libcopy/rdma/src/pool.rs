@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The pool of memory keys. Creating one takes about as long as two messages ("Network-Assisted Noncontiguous
-//! Transfers for GPU-Aware MPI Libraries", section "Amortizing the Mkey Mapping Overhead"), so a first set is made
-//! with the pool, and when no more than half of all keys are free an auxiliary thread adds a fixed number. The
-//! thread that sends a message never creates a key: where there are none left, the message is packed.
+//! The pool of memory keys. Creating one takes about as long as two messages ("Network-Assisted
+//! Noncontiguous Transfers for GPU-Aware MPI Libraries", section "Amortizing the Mkey Mapping
+//! Overhead"), so a first set is made with the pool, and when no more than half of all keys are
+//! free an auxiliary thread adds a fixed number. The thread that sends a message never creates a
+//! key: where there are none left, the message is packed.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -83,11 +84,13 @@ impl Default for PoolSize {
 }
 
 impl<K: Send + 'static> Pool<K> {
-    /// A pool of keys that `create` makes: `size.initial` of them now, the others on a thread of its own.
+    /// A pool of keys that `create` makes: `size.initial` of them now, the others on a thread of
+    /// its own.
     ///
     /// # Errors
     ///
-    /// As for `create`, if not even the first key can be made, and the error of a thread that cannot be started.
+    /// As for `create`, if not even the first key can be made, and the error of a thread that
+    /// cannot be started.
     pub fn new(
         size: PoolSize,
         mut create: impl FnMut() -> Result<K> + Send + 'static,
@@ -139,7 +142,8 @@ impl<K: Send + 'static> Pool<K> {
     ///
     /// # Errors
     ///
-    /// [`Error::PoolExhausted`] if there are fewer; none is taken, and the thread is asked for what is missing.
+    /// [`Error::PoolExhausted`] if there are fewer; none is taken, and the thread is asked for what
+    /// is missing.
     pub fn take(&self, count: usize) -> Result<Vec<K>> {
         let mut state = self.shared.lock();
         let missing = count.saturating_sub(state.free.len());
@@ -242,7 +246,8 @@ impl<K> Drop for Pool<K> {
         drop(state);
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take() {
-            // It ends after the key that it is making; a panic of `create` has been reported by then.
+            // It ends after the key that it is making; a panic of `create` has been reported by
+            // then.
             let _ = thread.join();
         }
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Ranks within one process that send each other typed messages through the card in software, with keys, pools and
-//! caches as over verbs. For exact counts: [`crate::counts`] and the tests.
+//! Ranks within one process that send each other typed messages through the card in software, with
+//! keys, pools and caches as over verbs. For exact counts: [`crate::counts`] and the tests.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -126,7 +126,8 @@ pub struct Done {
     pub writes: u64,
     /// How it was moved.
     pub method: Method,
-    /// Whether the receiver's memory has every byte that packing and unpacking gives it, and no other.
+    /// Whether the receiver's memory has every byte that packing and unpacking gives it, and no
+    /// other.
     pub right: bool,
 }
 
@@ -145,7 +146,7 @@ pub fn message(
     message_by(sender, receiver, from, to, memory, CutRule::Agreed)
 }
 
-/// The same with cuts by a rule.
+/// Sends a message into the receiver's buffer for this sender, with cuts by `rule`.
 ///
 /// # Errors
 ///
@@ -169,7 +170,7 @@ pub fn message_by(
     )
 }
 
-/// The same into a buffer of [`Rank::shared_buffer`].
+/// Sends a message into a buffer of [`Rank::shared_buffer`].
 ///
 /// # Errors
 ///
@@ -239,15 +240,16 @@ fn transfer(
     let out = out.ok_or_else(missing)?;
     let into = receiver.links.get_mut(&(own, way.0, way.1));
     let into = into.ok_or_else(missing)?;
-    // SAFETY: the elements lie in the two ranks' `memory`, which is used by nobody else: both are borrowed until the
-    // transfers have ended, and their links are dropped before it.
+    // SAFETY: the elements lie in the two ranks' `memory`, which is used by nobody else: both are
+    // borrowed until the transfers have ended, and their links are dropped before it.
     let (sent, received) = unsafe {
         (
             out.start_send(&source_elements)?,
             into.start_receive(&target_elements)?,
         )
     };
-    // Until nothing moves any more: entries of caches that have to go are told of behind the message.
+    // Until nothing moves any more: entries of caches that have to go are told of behind the
+    // message.
     loop {
         let has_moved = [out.progress()?, into.progress()?];
         if has_moved == [false; 2] {
@@ -269,7 +271,8 @@ fn transfer(
     })
 }
 
-/// Sends a packed message: WRITEs of at most [`STAGE`](crate::gather::STAGE) bytes between staging buffers.
+/// Sends a packed message: WRITEs of at most [`STAGE`](crate::gather::STAGE) bytes between staging
+/// buffers.
 ///
 /// # Errors
 ///

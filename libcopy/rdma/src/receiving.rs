@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A transfer at its receiver: a CTS that says where the bytes are to go, until a FIN says that they are there.
+//! A transfer at its receiver: a CTS that says where the bytes are to go, until a FIN says that
+//! they are there.
 
 use std::sync::Arc;
 
@@ -206,8 +207,9 @@ impl<E: Endpoint> Receiving<E> {
             let Held::Lists { memory, .. } = &self.held else {
                 break;
             };
-            // SAFETY: who started the receive says that the elements stay and that nobody uses them; the transfer holds
-            // the regions until all has been received or the connection has ended.
+            // SAFETY: who started the receive says that the elements stay and that nobody uses
+            // them; the transfer holds the regions until all has been received or the connection
+            // has ended.
             let posted = unsafe { wire.endpoint.receive(memory, window, id) };
             // Those that are posted already would take the bytes of other messages.
             posted.map_err(|error| Error::WorkRequest {
@@ -335,8 +337,9 @@ impl<E: Endpoint> Receiving<E> {
             let range = self.position..self.position + self.chunk();
             self.position = range.end;
             let to = self.elements.base as *mut u8;
-            // SAFETY: who started the receive says that the layout's bytes are writable; the staging buffer has the
-            // bytes of the range, since it was made for the message or for STAGE bytes.
+            // SAFETY: who started the receive says that the layout's bytes are writable; the
+            // staging buffer has the bytes of the range, since it was made for the message or for
+            // STAGE bytes.
             unsafe {
                 let from = stage.bytes.as_ptr();
                 self.elements.layout.unpack_raw(from, range, to);

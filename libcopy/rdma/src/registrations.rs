@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Registered memory that is kept for later messages of the same elements, where there are no memory keys to keep.
+//! Registered memory that is kept for later messages of the same elements, where there are no
+//! memory keys to keep.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,7 +40,8 @@ impl<M> Default for Registrations<M> {
 }
 
 impl<M> Registrations<M> {
-    /// Registers the memory of elements, to which bytes go if `is_target`, or finds it registered; whether it was.
+    /// Registers the memory of elements, to which bytes go if `is_target`, or finds it registered;
+    /// whether it was.
     ///
     /// # Errors
     ///
@@ -86,8 +88,8 @@ impl<M> Registrations<M> {
     ) -> Result<Arc<M>> {
         let iovs = elements.iovs()?;
         loop {
-            // SAFETY: elements of a transfer, whose caller keeps the promises of `Link::start_matched_send` or
-            // `Link::start_matched_receive`.
+            // SAFETY: elements of a transfer, whose caller keeps the promises of
+            // `Link::start_matched_send` or `Link::start_matched_receive`.
             match unsafe { card.register(&iovs, is_target) } {
                 Ok(memory) => return Ok(Arc::new(memory)),
                 // What is kept is memory, of which no more may be locked.

@@ -13,7 +13,8 @@ pub struct Report {
     pub requests: u64,
     /// Whether another method had been chosen and could not be used.
     pub fell_back: bool,
-    /// Whether the memory keys of this end, or its registered memory, are those of an earlier message.
+    /// Whether the memory keys of this end, or its registered memory, are those of an earlier
+    /// message.
     pub is_kept: bool,
     /// Bytes of the message.
     pub bytes: u64,

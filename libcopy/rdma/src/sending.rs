@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A transfer at its sender: RTS, then for each CTS the requests that move its bytes, and a FIN behind them.
+//! A transfer at its sender: RTS, then for each CTS the requests that move its bytes, and a FIN
+//! behind them.
 
 use std::sync::Arc;
 
@@ -15,8 +16,8 @@ use crate::iov::{Elements, Iov, Shape};
 use crate::keys::Memory;
 use crate::message::{Control, Offer};
 use crate::report::Report;
-use crate::room;
 use crate::wire::{Post, Wire};
+use libcopy_datatype::room;
 
 /// What the sender waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,7 +173,7 @@ impl<E: Endpoint> Sending<E> {
                 if let Offer::Sge(cuts) = offer {
                     self.left = cuts.count(self.shape.bytes);
                     // The receiver waits for them, so there is no other way.
-                    room::reserve(&mut wire.posts, self.left as usize)?;
+                    room::reserve_queue(&mut wire.posts, self.left as usize)?;
                     let posts = (0..self.left).map(|_| (number, Post::Empty));
                     wire.posts.extend(posts);
                 }
@@ -218,8 +219,8 @@ impl<E: Endpoint> Sending<E> {
         };
         let range = self.position..self.position + len;
         let from = self.elements.base as *const u8;
-        // SAFETY: who started the send says that the layout's bytes are readable; the staging buffer has room for `len`,
-        // since it was made for the message or for STAGE bytes.
+        // SAFETY: who started the send says that the layout's bytes are readable; the staging
+        // buffer has room for `len`, since it was made for the message or for STAGE bytes.
         unsafe {
             let to = stage.bytes.as_mut_ptr();
             self.elements.layout.pack_raw(from, range, to);
@@ -271,7 +272,7 @@ impl<E: Endpoint> Sending<E> {
             .map_err(|error| Self::wrong_sum(error, wire))?;
         let (memory, is_kept) = wire.register(&self.elements, self.memory, false)?;
         self.report.is_kept = is_kept;
-        room::reserve(&mut wire.posts, windows.len())?;
+        room::reserve_queue(&mut wire.posts, windows.len())?;
         let posts = (0..windows.len()).map(|index| (number, Post::Send(index)));
         wire.posts.extend(posts);
         self.left = windows.len() as u64;
@@ -328,13 +329,14 @@ impl<E: Endpoint> Sending<E> {
                     addr: stage.addr() + offset,
                     len,
                 };
-                // SAFETY: the transfer holds the staging buffer until its requests have completed or the connection
-                // has ended.
+                // SAFETY: the transfer holds the staging buffer until its requests have completed
+                // or the connection has ended.
                 unsafe { endpoint.write(&stage.memory, piece, remote, rkey, id) }
             }
             (Post::Send(index), Held::Lists { memory, windows }) => {
                 let window = windows.get(index);
-                // SAFETY: as above for the regions; who started the send says that the elements stay.
+                // SAFETY: as above for the regions; who started the send says that the elements
+                // stay.
                 unsafe { endpoint.send(Some(memory), window, id) }
             }
             // SAFETY: no memory is named.

@@ -2,9 +2,10 @@
 
 //! Typed messages between two processes: RTS, CTS, the bytes by the chosen method, FIN.
 //!
-//! A [`Link`] is the way to one peer. Sends and receives are started, and [`Link::progress`] moves them on without ever
-//! waiting for the peer; any number may be under way, in both directions. Which message goes where is either the order
-//! in which both ends name their messages, or the caller's to match: then it carries the RTS itself.
+//! A [`Link`] is the way to one peer. Sends and receives are started, and [`Link::progress`] moves
+//! them on without ever waiting for the peer; any number may be under way, in both directions.
+//! Which message goes where is either the order in which both ends name their messages, or the
+//! caller's to match: then it carries the RTS itself.
 //!
 //! ```text
 //! sender                          receiver
@@ -16,9 +17,9 @@
 //!   FIN    done, or not so    -->           not so: a CTS for packing comes
 //! ```
 //!
-//! Every field that comes from the peer is checked. A message that no correct peer sends, a request that fails and a
-//! channel that is closed end the link: its connection is closed, so that the peer can write nothing any more, what
-//! transfers have held is given back, and each has the error.
+//! Every field that comes from the peer is checked. A message that no correct peer sends, a request
+//! that fails and a channel that is closed end the link: its connection is closed, so that the peer
+//! can write nothing any more, what transfers have held is given back, and each has the error.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{Read, Write};
@@ -100,8 +101,8 @@ pub struct Link<C: Channel, E: Endpoint = Connection> {
 const MAX_ANNOUNCED: usize = 1 << 20;
 
 impl<S: Read + Write + AsFd> Link<StreamChannel<S>> {
-    /// Connects to `rank`, which does the same at the other end of the stream; waits for it. The link has memory keys
-    /// of its own.
+    /// Connects to `rank`, which does the same at the other end of the stream; waits for it. The
+    /// link has memory keys of its own.
     ///
     /// # Errors
     ///
@@ -118,8 +119,8 @@ impl<S: Read + Write + AsFd> Link<StreamChannel<S>> {
 }
 
 impl<C: Channel> Link<C> {
-    /// Connects to `rank`, which does the same at the other end of the channel; waits for it. Links of a process may
-    /// share `keys`, those of their device ([`shared_keys`]).
+    /// Connects to `rank`, which does the same at the other end of the channel; waits for it. Links
+    /// of a process may share `keys`, those of their device ([`shared_keys`]).
     ///
     /// # Errors
     ///
@@ -189,8 +190,8 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
         }
     }
 
-    /// Whether a message of a layout may go another way than packed, as far as this end knows: whether it is of use to know
-    /// the generation of its memory.
+    /// Whether a message of a layout may go another way than packed, as far as this end knows:
+    /// whether it is of use to know the generation of its memory.
     pub fn may_go_unpacked(&self, layout: &Layout) -> bool {
         let (wire, shape) = (&self.wire, Shape::of(layout));
         let choose = || {
@@ -201,9 +202,10 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
         method != Method::Pack
     }
 
-    /// The memory of a generation ([`Memory::Generation`]) was unmapped or replaced, or nobody watches it any more: what this
-    /// link keeps of it for later messages is given back, and the keys that it shares with other links. Without this call
-    /// they are given back when their place is needed.
+    /// The memory of a generation ([`Memory::Generation`]) was unmapped or replaced, or nobody
+    /// watches it any more: what this link keeps of it for later messages is given back, and the
+    /// keys that it shares with other links. Without this call they are given back when their place
+    /// is needed.
     ///
     /// # Errors
     ///
@@ -251,8 +253,8 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
     ///
     /// # Safety
     ///
-    /// The buffer's memory is readable and does not change until [`Link::test`] or [`Link::wait`] has given the result
-    /// or the link was dropped.
+    /// The buffer's memory is readable and does not change until [`Link::test`] or [`Link::wait`]
+    /// has given the result or the link was dropped.
     pub unsafe fn start_send(&mut self, from: &Buffer<'_>) -> Result<TransferId> {
         // SAFETY: the caller's promise is the same.
         let (id, rts) = unsafe { self.start_matched_send(from)? };
@@ -261,8 +263,9 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
         Ok(id)
     }
 
-    /// Starts to send to a receive that the caller finds: gives the RTS that [`Link::start_matched_receive`] is to have
-    /// at the peer. It has at most [`MAX_RTS`](crate::message::MAX_RTS) bytes under [`CutRule::Agreed`].
+    /// Starts to send to a receive that the caller finds: gives the RTS that
+    /// [`Link::start_matched_receive`] is to have at the peer. It has at most
+    /// [`MAX_RTS`](crate::message::MAX_RTS) bytes under [`CutRule::Agreed`].
     ///
     /// # Errors
     ///
@@ -292,12 +295,14 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
             abilities: self.wire.abilities,
             lengths,
         };
+        let rts = rts.to_bytes()?;
         let id = self.new_id();
         self.sends.insert(number, (id, sending));
-        Ok((id, rts.to_bytes()))
+        Ok((id, rts))
     }
 
-    /// Starts to receive the message that the peer sends next, which may be shorter than the buffer's layout.
+    /// Starts to receive the message that the peer sends next, which may be shorter than the
+    /// buffer's layout.
     ///
     /// # Errors
     ///
@@ -305,8 +310,8 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
     ///
     /// # Safety
     ///
-    /// The buffer's memory is writable, and nobody else uses it, until [`Link::test`] or [`Link::wait`] has given the
-    /// result or the link was dropped.
+    /// The buffer's memory is writable, and nobody else uses it, until [`Link::test`] or
+    /// [`Link::wait`] has given the result or the link was dropped.
     pub unsafe fn start_receive(&mut self, to: &Buffer<'_>) -> Result<TransferId> {
         let expected = self.expect(to)?;
         let id = expected.id;
@@ -320,11 +325,13 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
         Ok(id)
     }
 
-    /// Starts to receive the message of an RTS that [`Link::start_matched_send`] has given at the peer.
+    /// Starts to receive the message of an RTS that [`Link::start_matched_send`] has given at the
+    /// peer.
     ///
     /// # Errors
     ///
-    /// As for [`Link::start_send`]; [`Error::Corrupt`] for bytes that are no RTS of this link, which ends it.
+    /// As for [`Link::start_send`]; [`Error::Corrupt`] for bytes that are no RTS of this link,
+    /// which ends it.
     ///
     /// # Safety
     ///
@@ -364,7 +371,7 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
             lengths,
         } = rts
         else {
-            let kind = rts.to_bytes().first().copied().unwrap_or(0);
+            let kind = rts.to_bytes()?.first().copied().unwrap_or(0);
             return Err(self.wire.corrupt("kind of message", kind.into()));
         };
         let arrival = Arrival {
@@ -441,8 +448,8 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
     ///
     /// # Errors
     ///
-    /// Why the link has ended: its transfers have the same error. [`Error::WorkRequest`], [`Error::PeerGone`],
-    /// [`Error::Corrupt`].
+    /// Why the link has ended: its transfers have the same error. [`Error::WorkRequest`],
+    /// [`Error::PeerGone`], [`Error::Corrupt`].
     pub fn progress(&mut self) -> Result<bool> {
         self.alive()?;
         let moved = self.advance();
@@ -616,8 +623,9 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
         }
     }
 
-    /// Whether the channel still keeps messages that could not be sent yet: a link that is dropped then takes the news
-    /// of what it has done with it. [`Link::wait`] waits for that too, [`Link::progress`] moves it on.
+    /// Whether the channel still keeps messages that could not be sent yet: a link that is dropped
+    /// then takes the news of what it has done with it. [`Link::wait`] waits for that too,
+    /// [`Link::progress`] moves it on.
     pub fn has_unsent(&mut self) -> bool {
         // A channel that has failed keeps nothing that could still be sent.
         self.failure.is_none() && self.wire.channel.flush() == Ok(false)
@@ -632,9 +640,10 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
     ///
     /// # Errors
     ///
-    /// That of the transfer: [`Error::Size`] if the receiver has less room; [`Error::Register`] at an end that cannot
-    /// register memory and [`Error::Refused`] at the other. After these the link is as good as before. Others have
-    /// ended it ([`Link::progress`]). [`Error::NoTransfer`] for one whose result was given.
+    /// That of the transfer: [`Error::Size`] if the receiver has less room; [`Error::Register`] at
+    /// an end that cannot register memory and [`Error::Refused`] at the other. After these the link
+    /// is as good as before. Others have ended it ([`Link::progress`]). [`Error::NoTransfer`] for
+    /// one whose result was given.
     pub fn wait(&mut self, id: TransferId) -> Result<Report> {
         loop {
             if self.finished.contains_key(&id) && !self.has_unsent() {
@@ -662,8 +671,8 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
             || self.sends.values().any(|(its, _)| *its == id)
     }
 
-    /// Sends the elements of a buffer and waits; two ends that both call this first wait for each other for ever, as
-    /// with `MPI_Ssend`.
+    /// Sends the elements of a buffer and waits; two ends that both call this first wait for each
+    /// other for ever, as with `MPI_Ssend`.
     ///
     /// # Errors
     ///

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Measures up to how many pieces, and from which block length on, memory keys and lists move a message faster than
-//! packing does ("Network-Assisted Noncontiguous Transfers for GPU-Aware MPI Libraries" tunes its 128 IOVs and 512 B
-//! per machine).
+//! Measures up to how many pieces, and from which block length on, memory keys and lists move a
+//! message faster than packing does ("Network-Assisted Noncontiguous Transfers for GPU-Aware MPI
+//! Libraries" tunes its 128 IOVs and 512 B per machine).
 //!
-//! Each cell is a layout of equal blocks at unequal distances, sent from one end of a connection to the other by the
-//! thread that owns both, so that times of packing and unpacking count. Keys and regions are made for each message, as
-//! in MPI programs where nothing is kept ([`Memory::Unwatched`]).
+//! Each cell is a layout of equal blocks at unequal distances, sent from one end of a connection to
+//! the other by the thread that owns both, so that times of packing and unpacking count. Keys and
+//! regions are made for each message, as in MPI programs where nothing is kept
+//! ([`Memory::Unwatched`]).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,7 +35,8 @@ pub const BLOCKS: [u64; 7] = [64, 128, 256, 512, 1024, 2048, 4096];
 /// Layouts that are measured: the steps of a measurement.
 pub const STEPS: usize = COUNTS.len() * BLOCKS.len();
 
-/// Each method has as many turns at a layout; the shortest counts, as what else runs on a machine only adds.
+/// Each method has as many turns at a layout; the shortest counts, as what else runs on a machine
+/// only adds.
 const TURNS: usize = 3;
 
 /// Bytes of the messages of a turn, as far as these are 2 to 16.
@@ -62,11 +64,12 @@ pub struct Tuning {
     pub thresholds: Thresholds,
 }
 
-/// A message by `method` that was packed instead costs more than packing at once. It counts as twice as slow.
+/// A message by `method` that was packed instead costs more than packing at once. It counts as
+/// twice as slow.
 const REPLACED: f64 = 0.5;
 
-/// Measures the methods that `methods` names beside packing. `time` sends messages of a layout by a method and gives the
-/// time of one; none if another method was used.
+/// Measures the methods that `methods` names beside packing. `time` sends messages of a layout by a
+/// method and gives the time of one; none if another method was used.
 ///
 /// # Errors
 ///
@@ -116,8 +119,8 @@ pub fn measure(
     Ok(Tuning { cells, thresholds })
 }
 
-/// The threshold below which the geometric mean of all gains is greatest: a cell that was disturbed does not decide
-/// alone. A method that pays nowhere has `max_iovs` 0.
+/// The threshold below which the geometric mean of all gains is greatest: a cell that was disturbed
+/// does not decide alone. A method that pays nowhere has `max_iovs` 0.
 fn threshold(cells: &[Cell], method: Method) -> Threshold {
     let mut best = Threshold {
         max_iovs: 0,
@@ -187,8 +190,9 @@ impl<E: Endpoint> Ends<E> {
             memory: Memory::Unwatched,
         });
         let mut message = || -> Result<Method> {
-            // SAFETY: `source` and `target` have the layout's bytes, and are used by nobody else until the transfers
-            // have ended or, after an error, the links were dropped, which lie before them.
+            // SAFETY: `source` and `target` have the layout's bytes, and are used by nobody else
+            // until the transfers have ended or, after an error, the links were dropped, which lie
+            // before them.
             let (sent, received) = unsafe { (out.start_send(&from)?, into.start_receive(&to)?) };
             loop {
                 out.progress()?;
@@ -235,8 +239,8 @@ fn settings(only: Method) -> Settings {
     }
 }
 
-/// Measures over a connection between two devices, or from a device to itself; `done` has the pieces and their bytes
-/// after each of [`STEPS`].
+/// Measures over a connection between two devices, or from a device to itself; `done` has the
+/// pieces and their bytes after each of [`STEPS`].
 ///
 /// # Errors
 ///
@@ -277,7 +281,7 @@ pub fn over_devices(devices: &[Arc<Device>; 2], done: &mut dyn FnMut(u64, u64)) 
     )
 }
 
-/// The same on the card in software, whose times say nothing of any device.
+/// Measures on the card in software, whose times say nothing of any device.
 ///
 /// # Errors
 ///
@@ -378,7 +382,8 @@ mod tests {
         let tuning = in_software(&mut |count, block| steps.push((count, block))).unwrap();
         assert_eq!(steps.len(), STEPS);
         assert_eq!(tuning.cells.len(), 2 * STEPS);
-        // Keys move every layout; 512 pieces at 32 per list are 16 requests, which the queue has room for too.
+        // Keys move every layout; 512 pieces at 32 per list are 16 requests, which the queue has
+        // room for too.
         let is_replaced = |cell: &&Cell| cell.gain == REPLACED;
         assert_eq!(tuning.cells.iter().find(is_replaced), None);
         assert!(tuning.cells.iter().all(|cell| cell.gain > 0.0));

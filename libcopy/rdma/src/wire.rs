@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What all transfers of a link share: the channel, the connection and its queues, staging buffers, memory keys.
+//! What all transfers of a link share: the channel, the connection and its queues, staging buffers,
+//! memory keys.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,8 +18,8 @@ use crate::keys::{Keys, Mapped, Memory};
 use crate::message::Control;
 use crate::registrations::Registrations;
 
-/// A request that a sender has to post. Requests of all transfers are posted in this order, since the peer's receives
-/// are in the order of its CTS messages.
+/// A request that a sender has to post. Requests of all transfers are posted in this order, since
+/// the peer's receives are in the order of its CTS messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Post {
     /// `len` bytes of the staging buffer from `offset` on.
@@ -91,7 +92,7 @@ impl<C: Channel, E: Endpoint> Wire<C, E> {
     }
 
     pub fn tell(&mut self, message: &Control) -> Result<()> {
-        self.channel.send(&message.to_bytes())
+        self.channel.send(&message.to_bytes()?)
     }
 }
 
@@ -116,7 +117,8 @@ impl<C, E: Endpoint> Wire<C, E> {
         Stage::new(&*self.endpoint, len)
     }
 
-    /// Registers the memory of elements, to which bytes go if `is_target`, or finds it registered; whether it was.
+    /// Registers the memory of elements, to which bytes go if `is_target`, or finds it registered;
+    /// whether it was.
     pub fn register(
         &mut self,
         elements: &Elements,
@@ -163,7 +165,8 @@ impl<C, E: Endpoint> Wire<C, E> {
         }
     }
 
-    /// The same after the connection has ended: nothing is used again.
+    /// Lets go of what a transfer has held, after the connection has ended: nothing of it is used
+    /// again.
     pub fn abandon(&mut self, held: Held<E>) {
         if let Held::Keys(mapped) = held {
             // Without a connection keys are destroyed, which cannot fail.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The layouts of "Network-Assisted Noncontiguous Transfers for GPU-Aware MPI Libraries", section "Performance
-//! Evaluation". The application layouts are those of DDTBench (Schneider, Gerstenberger, Hoefler: "Micro-applications
-//! for communication data access patterns and MPI datatypes", EuroMPI 2012), with the paper's grid dimensions.
+//! The layouts of "Network-Assisted Noncontiguous Transfers for GPU-Aware MPI Libraries", section
+//! "Performance Evaluation". The application layouts are those of DDTBench (Schneider,
+//! Gerstenberger, Hoefler: "Micro-applications for communication data access patterns and MPI
+//! datatypes", EuroMPI 2012), with the paper's grid dimensions.
 
 use libcopy_datatype::{Datatype, Layout, Named, Result};
 

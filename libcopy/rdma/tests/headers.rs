@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The structures of `verbs::sys` have the sizes and offsets that a C compiler gives those of the headers.
+//! The structures of `verbs::sys` have the sizes and offsets that a C compiler gives those of the
+//! headers.
 
 use std::fs;
 use std::mem::offset_of;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Both ends of a link over cards in software, one step at a time: any order of steps, several messages in both
-//! directions, peers that end, lose, double or damage control messages, and cards whose calls fail. Whatever happens,
-//! no byte outside the elements changes, and no key and no region is left behind.
+//! Both ends of a link over cards in software, one step at a time: any order of steps, several
+//! messages in both directions, peers that end, lose, double or damage control messages, and cards
+//! whose calls fail. Whatever happens, no byte outside the elements changes, and no key and no
+//! region is left behind.
 
 mod common;
 
@@ -388,7 +389,8 @@ fn random_case(seed: u64, fault: Fault) {
     let context = format!("seed {seed}, {fault:?}, {only:?}, {rule:?}");
     for message in &messages {
         match fault {
-            // The next message takes the place of one whose RTS is lost; one whose RTS is damaged may be another.
+            // The next message takes the place of one whose RTS is lost; one whose RTS is damaged
+            // may be another.
             Fault::Lost | Fault::Damaged => message.check_outside(&context),
             _ => message.check(&ends, &context),
         }
@@ -513,8 +515,8 @@ fn errors_at_every_point_leave_nothing() {
     }
 }
 
-/// What a message has left for the next one: for the same memory it is used, for other memory it is not, and a generation that
-/// has ended has nothing left.
+/// What a message has left for the next one: for the same memory it is used, for other memory it is
+/// not, and a generation that has ended has nothing left.
 #[test]
 fn keys_and_regions_are_kept_for_a_generation() {
     for method in [Method::Sge, Method::Umr] {
@@ -612,7 +614,8 @@ fn what_is_kept_gives_way_to_the_limit_of_locked_memory() {
     }
 }
 
-/// Both ends send first, several at a time, with fewer requests in the queue than the messages take.
+/// Both ends send first, several at a time, with fewer requests in the queue than the messages
+/// take.
 #[test]
 fn both_ends_send_first_and_queues_are_short() {
     for method in Method::ALL {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What the tests over soft RoCE make in the virtual machine is removed when a test program ends, however it does.
-//! A program of its own: it has no devices while it looks.
+//! What the tests over soft RoCE make in the virtual machine is removed when a test program ends,
+//! however it does. A program of its own: it has no devices while it looks.
 
 mod common;
 #[path = "common/link.rs"]

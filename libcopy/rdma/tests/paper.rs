@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The counts of "Network-Assisted Noncontiguous Transfers for GPU-Aware MPI Libraries", exactly, with the card in
-//! software: keys, bytes of keys in clear-to-send messages, WRITEs, and messages for which nothing was mapped.
+//! The counts of "Network-Assisted Noncontiguous Transfers for GPU-Aware MPI Libraries", exactly,
+//! with the card in software: keys, bytes of keys in clear-to-send messages, WRITEs, and messages
+//! for which nothing was mapped.
 
 mod common;
 
@@ -316,8 +317,8 @@ fn no_message_creates_a_key() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Random pairs of layouts: with either rule both ends have as many windows, none is too long, and every byte
-    /// arrives where unpacking the packed bytes puts it, and nowhere else.
+    /// Random pairs of layouts: with either rule both ends have as many windows, none is too long,
+    /// and every byte arrives where unpacking the packed bytes puts it, and nowhere else.
     #[test]
     fn every_byte_goes_to_its_place(
         (from, to) in common::pairs(),
@@ -347,7 +348,8 @@ proptest! {
         let shapes = [&from, &to].map(Shape::of);
         let agreed = Cuts::Every(chunk_size(&shapes[0], &shapes[1], &limits));
         prop_assert!(maximal.count(bytes) <= agreed.count(bytes));
-        // A naive oracle: the greatest length at which both ends have at most `max_iovs` pieces, byte by byte.
+        // A naive oracle: the greatest length at which both ends have at most `max_iovs` pieces,
+        // byte by byte.
         let mut naive = Vec::new();
         let (mut start, mut end) = (0, 0);
         while start < bytes {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Real verbs over the kernel's soft RoCE (rdma_rxe), for which this must run as root in the virtual machine: two
-//! devices on the ends of a veth pair, one of them in a network namespace of its own. With both in one namespace
-//! a reliable connection does not come about.
+//! Real verbs over the kernel's soft RoCE (rdma_rxe), for which this must run as root in the
+//! virtual machine: two devices on the ends of a veth pair, one of them in a network namespace of
+//! its own. With both in one namespace a reliable connection does not come about.
 
 mod common;
 #[path = "common/link.rs"]
@@ -59,7 +59,8 @@ fn random_layouts_arrive_byte_for_byte() {
             return;
         };
         let fell_back = received.iter().filter(|report| report.fell_back).count();
-        // Under the paper's rule a layout with one short piece may need more receives than the queue has.
+        // Under the paper's rule a layout with one short piece may need more receives than the
+        // queue has.
         assert!(rule == CutRule::Agreed || fell_back == 0, "{fell_back}");
         println!(
             "{rule:?}: {} messages, {fell_back} packed instead",
@@ -293,7 +294,8 @@ fn devices_are_named_and_missing_ones_too() {
     assert!(error.contains("rxe_a, rxe_b"), "{error}");
 }
 
-/// Has this thread register no more memory than RLIMIT_MEMLOCK allows (capabilities(7): CAP_IPC_LOCK).
+/// Has this thread register no more memory than RLIMIT_MEMLOCK allows (capabilities(7):
+/// CAP_IPC_LOCK).
 fn drop_ipc_lock() {
     const VERSION_3: u32 = 0x2008_0522;
     const CAP_IPC_LOCK: u32 = 14;

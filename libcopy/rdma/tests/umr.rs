@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Memory keys over the kernel's soft RoCE, in the virtual machine, with a double of libmlx5.so.1 (tests/umr) that keeps
-//! the rules of the card. The backend is the one that a ConnectX has.
+//! Memory keys over the kernel's soft RoCE, in the virtual machine, with a double of libmlx5.so.1
+//! (tests/umr) that keeps the rules of the card. The backend is the one that a ConnectX has.
 
 mod common;
 #[path = "common/link.rs"]
@@ -158,7 +158,8 @@ impl<'a> Write<'a> {
         is_target: bool,
     ) -> Write<'a> {
         let keys = devices.each_ref().map(|device| Mkey::new(device).unwrap());
-        // SAFETY: the tests keep the memory for as long as the result, and look at it when the WRITEs are over.
+        // SAFETY: the tests keep the memory for as long as the result, and look at it when the
+        // WRITEs are over.
         let regions = unsafe {
             let regions = [
                 Regions::new(&devices[0], pieces, false).unwrap(),
@@ -328,8 +329,8 @@ fn a_recycled_key_is_mapped_again_and_a_stale_one_refused() {
     let Some((double, devices)) = devices() else {
         return;
     };
-    // Two keys for buffers that take two each: a message to the other buffer finds none free and is packed, and the peer
-    // is asked to forget the keys, which the next message gets.
+    // Two keys for buffers that take two each: a message to the other buffer finds none free and is
+    // packed, and the peer is asked to forget the keys, which the next message gets.
     let layout = vector(64, 1024).unwrap();
     let pool = PoolSize {
         initial: 2,
@@ -587,8 +588,8 @@ fn layouts_of(from: u32, to: u32, index: u32) -> (Layout, Layout) {
 /// Messages per direction and method that are under way at a time.
 const UNDER_WAY: usize = 4;
 
-/// One rank of [`ranks_are_processes`]: exchanges `count` messages by each method, in both directions, with every rank
-/// whose port is in the other namespace.
+/// One rank of [`ranks_are_processes`]: exchanges `count` messages by each method, in both
+/// directions, with every rank whose port is in the other namespace.
 fn rank_main(rank: u32, ranks: u32, count: u32, place: &str) {
     let (_, devices) = devices().unwrap();
     let device = &devices[(rank % 2) as usize];
@@ -612,7 +613,8 @@ fn rank_main(rank: u32, ranks: u32, count: u32, place: &str) {
     {
         let settings = &settings(only, [CutRule::Agreed, CutRule::Maximal][round % 2])[0];
         let mut links = Vec::new();
-        // The lower rank of a pair listens. All ranks make their links in the order of the lower, then of the higher one.
+        // The lower rank of a pair listens. All ranks make their links in the order of the lower,
+        // then of the higher one.
         let peers = (0..ranks).filter(|peer| (peer + rank) % 2 == 1);
         for peer in peers {
             let stream = if rank < peer {

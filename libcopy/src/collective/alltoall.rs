@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Alltoall: everybody opens its send buffer, everybody copies its parts from everybody else's. Elements that are not
-//! dense are packed into the ring of each pair, and unpacked out of it, while the other side does the same.
+//! Alltoall: everybody opens its send buffer, everybody copies its parts from everybody else's.
+//! Elements that are not dense are packed into the ring of each pair, and unpacked out of it, while
+//! the other side does the same.
 //!
-//! The two ranks of a part both know its length, so they choose its way without asking; where memory
-//! is to be opened, its owner tells whether that could be done.
+//! The two ranks of a part both know its length, so they choose its way without asking; where
+//! memory is to be opened, its owner tells whether that could be done.
 
 use super::cooperative::{Rts, one_sided_kind};
 use super::division::{Division, Parts, own_part};
@@ -19,12 +20,13 @@ use crate::transport::TransportKind;
 use crate::transport::remote_key::RemoteKey;
 use crate::transport::stream::{Flow, Place, Receiving, Sending, exchange};
 
-/// Bytes that are read out of a peer's memory before they are unpacked: they stay in a second-level cache.
+/// Bytes that are read out of a peer's memory before they are unpacked: they stay in a second-level
+/// cache.
 const PULLED: usize = 256 << 10;
 
-/// Bytes of a pair's ring from which on elements are streamed through it. The more ranks, the shorter the rings: with many
-/// each hand-over would move little, and may cost a switch between processes. Elements are packed as a whole then, and
-/// their packed bytes lent like any others.
+/// Bytes of a pair's ring from which on elements are streamed through it. The more ranks, the
+/// shorter the rings: with many each hand-over would move little, and may cost a switch between
+/// processes. Elements are packed as a whole then, and their packed bytes lent like any others.
 const STREAMED: usize = 64 << 10;
 
 /// What a rank sends to all, or receives from all.
@@ -165,8 +167,8 @@ pub(super) unsafe fn run_elements(
 ///
 /// # Safety
 ///
-/// All parts of `outgoing` are readable and stay as they are, those of `incoming` are writable and used by nobody else, and
-/// no byte is in both, until this returns.
+/// All parts of `outgoing` are readable and stay as they are, those of `incoming` are writable and
+/// used by nobody else, and no byte is in both, until this returns.
 pub(super) unsafe fn run(team: &mut Team, outgoing: &Side<'_>, incoming: &Side<'_>) -> Result<()> {
     let me = team.rank();
     own_part(outgoing.len(me), incoming.len(me))?;
@@ -177,8 +179,8 @@ pub(super) unsafe fn run(team: &mut Team, outgoing: &Side<'_>, incoming: &Side<'
     let decide = |rank: &usize| team.decide(Op::Alltoall, outgoing.len(*rank));
     let decisions: Vec<Decision> = peers.iter().map(decide).collect();
     let opened = match (outgoing, one_sided_kind(&decisions)) {
-        // SAFETY: the caller lends the buffer until all peers are done with it, below; an error breaks
-        // the team, after which they fail, and it is opened for reading only.
+        // SAFETY: the caller lends the buffer until all peers are done with it, below; an error
+        // breaks the team, after which they fail, and it is opened for reading only.
         (Side::Bytes(base, len, _), Some(kind)) => unsafe { team.open(kind, *base, *len, false) },
         _ => None,
     };
@@ -214,8 +216,8 @@ pub(super) unsafe fn run(team: &mut Team, outgoing: &Side<'_>, incoming: &Side<'
         let step = if eager { Step::Message } else { Step::Rts };
         let header = team.mailbox.expect(source, call, &[step])?;
         if eager {
-            // SAFETY: the part is as long as the call says, and writable by the caller's promise; so long is the scratch
-            // memory, too.
+            // SAFETY: the part is as long as the call says, and writable by the caller's promise;
+            // so long is the scratch memory, too.
             unsafe {
                 match place {
                     Place::Dense(to) => team.mailbox.receive(source, &header, to)?,

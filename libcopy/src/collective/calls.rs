@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The collectives as methods of [`Team`]: arguments are checked, what is pending on the buffers is waited for.
+//! The collectives as methods of [`Team`]: arguments are checked, what is pending on the buffers is
+//! waited for.
 
 use super::alltoall::Side;
 use super::division::{Division, Parts, own_part, slices};
@@ -34,8 +35,9 @@ impl Team {
         self.settle(settled)
     }
 
-    /// Runs an operation between checks of the root before it and of the team after it. The root comes first, so that a
-    /// rank that has called with a wrong one hears of that, whether others with it have broken the team already or not.
+    /// Runs an operation between checks of the root before it and of the team after it. The root
+    /// comes first, so that a rank that has called with a wrong one hears of that, whether others
+    /// with it have broken the team already or not.
     fn collective(
         &mut self,
         op: Op,
@@ -55,10 +57,10 @@ impl Team {
     ///
     /// # Errors
     ///
-    /// [`Error::Argument`] if there is no such root, [`Error::Mismatch`] if the ranks call different operations
-    /// or lengths, [`Error::PeerDied`] or [`Error::PeerLeft`] if a rank is gone, [`Error::Broken`] after an
-    /// earlier error, [`Error::System`] or [`Error::Ioctl`] if a transport fails on the way. An error of one
-    /// rank breaks the team for all.
+    /// [`Error::Argument`] if there is no such root, [`Error::Mismatch`] if the ranks call
+    /// different operations or lengths, [`Error::PeerDied`] or [`Error::PeerLeft`] if a rank is
+    /// gone, [`Error::Broken`] after an earlier error, [`Error::System`] or [`Error::Ioctl`] if a
+    /// transport fails on the way. An error of one rank breaks the team for all.
     pub fn bcast(&mut self, bytes: &mut [u8], root: usize) -> Result<()> {
         self.ready([bytes, &[]])?;
         self.collective(Op::Bcast, root, |team| {
@@ -75,8 +77,9 @@ impl Team {
     ///
     /// # Errors
     ///
-    /// As for [`Team::bcast`], and [`Error::Argument`] if `recv` is missing at the root, given elsewhere, or
-    /// cannot be divided by the number of ranks, or if `send` is not as long as a part.
+    /// As for [`Team::bcast`], and [`Error::Argument`] if `recv` is missing at the root, given
+    /// elsewhere, or cannot be divided by the number of ranks, or if `send` is not as long as a
+    /// part.
     pub fn gather(&mut self, send: &[u8], recv: Option<&mut [u8]>, root: usize) -> Result<()> {
         self.ready([send, recv.as_deref().unwrap_or_default()])?;
         self.collective(Op::Gather, root, |team| {
@@ -94,8 +97,8 @@ impl Team {
     ///
     /// # Errors
     ///
-    /// As for [`Team::bcast`], and [`Error::Argument`] if the root's `bytes` cannot be divided by the number of
-    /// ranks.
+    /// As for [`Team::bcast`], and [`Error::Argument`] if the root's `bytes` cannot be divided by
+    /// the number of ranks.
     pub fn gather_in_place(&mut self, bytes: &mut [u8], root: usize) -> Result<()> {
         self.ready([bytes, &[]])?;
         self.collective(Op::Gather, root, |team| {
@@ -111,7 +114,8 @@ impl Team {
     ///
     /// # Errors
     ///
-    /// As for [`Team::gather`], and [`Error::Argument`] if a part lies outside `recv` or overlaps another one.
+    /// As for [`Team::gather`], and [`Error::Argument`] if a part lies outside `recv` or overlaps
+    /// another one.
     pub fn gatherv(
         &mut self,
         send: &[u8],
@@ -157,8 +161,9 @@ impl Team {
     ///
     /// # Errors
     ///
-    /// As for [`Team::bcast`], and [`Error::Argument`] if `send` is missing at the root, given elsewhere, or
-    /// cannot be divided by the number of ranks, or if `recv` is not as long as a part.
+    /// As for [`Team::bcast`], and [`Error::Argument`] if `send` is missing at the root, given
+    /// elsewhere, or cannot be divided by the number of ranks, or if `recv` is not as long as a
+    /// part.
     pub fn scatter(&mut self, send: Option<&[u8]>, recv: &mut [u8], root: usize) -> Result<()> {
         self.ready([send.unwrap_or_default(), recv])?;
         self.collective(Op::Scatter, root, |team| {
@@ -176,8 +181,8 @@ impl Team {
     ///
     /// # Errors
     ///
-    /// As for [`Team::bcast`], and [`Error::Argument`] if the root's `bytes` cannot be divided by the number of
-    /// ranks.
+    /// As for [`Team::bcast`], and [`Error::Argument`] if the root's `bytes` cannot be divided by
+    /// the number of ranks.
     pub fn scatter_in_place(&mut self, bytes: &mut [u8], root: usize) -> Result<()> {
         self.ready([bytes, &[]])?;
         self.collective(Op::Scatter, root, |team| {
@@ -237,8 +242,8 @@ impl Team {
     ///
     /// # Errors
     ///
-    /// As for [`Team::bcast`], and [`Error::Argument`] if `recv` cannot be divided by the number of ranks, or
-    /// if `send` is not as long as a part.
+    /// As for [`Team::bcast`], and [`Error::Argument`] if `recv` cannot be divided by the number of
+    /// ranks, or if `send` is not as long as a part.
     pub fn allgather(&mut self, send: &[u8], recv: &mut [u8]) -> Result<()> {
         self.ready([send, recv])?;
         self.collective(Op::Allgather, 0, |team| {
@@ -264,8 +269,8 @@ impl Team {
     ///
     /// # Errors
     ///
-    /// As for [`Team::allgather`], and [`Error::Argument`] if a part lies outside `recv` or overlaps another
-    /// one.
+    /// As for [`Team::allgather`], and [`Error::Argument`] if a part lies outside `recv` or
+    /// overlaps another one.
     pub fn allgatherv(&mut self, send: &[u8], recv: &mut [u8], parts: Parts<'_>) -> Result<()> {
         self.ready([send, recv])?;
         self.collective(Op::Allgather, 0, |team| {
@@ -292,8 +297,8 @@ impl Team {
     ///
     /// # Errors
     ///
-    /// As for [`Team::bcast`], and [`Error::Argument`] if a buffer cannot be divided by the number of ranks, or
-    /// if our own part has two lengths.
+    /// As for [`Team::bcast`], and [`Error::Argument`] if a buffer cannot be divided by the number
+    /// of ranks, or if our own part has two lengths.
     pub fn alltoall(&mut self, send: &[u8], recv: &mut [u8]) -> Result<()> {
         self.ready([send, recv])?;
         self.collective(Op::Alltoall, 0, |team| {
@@ -304,13 +309,13 @@ impl Team {
         })
     }
 
-    /// [`Team::alltoall`] with parts of different lengths: what rank `i` has for rank `j` is as long
-    /// as what `j` expects from `i`.
+    /// [`Team::alltoall`] with parts of different lengths: what rank `i` has for rank `j` is as
+    /// long as what `j` expects from `i`.
     ///
     /// # Errors
     ///
-    /// As for [`Team::alltoall`], and [`Error::Argument`] if a part lies outside its buffer, or if parts of
-    /// `recv` overlap.
+    /// As for [`Team::alltoall`], and [`Error::Argument`] if a part lies outside its buffer, or if
+    /// parts of `recv` overlap.
     pub fn alltoallv(
         &mut self,
         (send, outgoing): (&[u8], Parts<'_>),
@@ -325,14 +330,15 @@ impl Team {
         })
     }
 
-    /// [`Team::alltoallv`] with elements of their own for each rank, dense or of a layout: what rank `i` has for rank
-    /// `j` has as many bytes as what `j` expects from `i`. Elements of a layout are packed into the memory that the
-    /// two share piece by piece, while the other rank unpacks the pieces before (MPI 4.1, 6.8, `MPI_Alltoallw`).
+    /// [`Team::alltoallv`] with elements of their own for each rank, dense or of a layout: what
+    /// rank `i` has for rank `j` has as many bytes as what `j` expects from `i`. Elements of a
+    /// layout are packed into the memory that the two share piece by piece, while the other rank
+    /// unpacks the pieces before (MPI 4.1, 6.8, `MPI_Alltoallw`).
     ///
     /// # Errors
     ///
-    /// As for [`Team::bcast`], and [`Error::Argument`] if there are not as many elements as ranks, or if our own part
-    /// has two lengths.
+    /// As for [`Team::bcast`], and [`Error::Argument`] if there are not as many elements as ranks,
+    /// or if our own part has two lengths.
     pub fn alltoallw(
         &mut self,
         send: &[SendBuffer<'_>],
@@ -366,8 +372,8 @@ impl Team {
     ///
     /// # Errors
     ///
-    /// As for [`Team::bcast`], and [`Error::Argument`] if a buffer is missing, is no multiple of `element`, or
-    /// if the two have different lengths.
+    /// As for [`Team::bcast`], and [`Error::Argument`] if a buffer is missing, is no multiple of
+    /// `element`, or if the two have different lengths.
     pub fn reduce(
         &mut self,
         send: Option<&[u8]>,
@@ -425,8 +431,8 @@ impl Team {
     ///
     /// # Errors
     ///
-    /// As for [`Team::bcast`], and [`Error::Argument`] if a buffer is no multiple of `element`, or if the two
-    /// have different lengths.
+    /// As for [`Team::bcast`], and [`Error::Argument`] if a buffer is no multiple of `element`, or
+    /// if the two have different lengths.
     pub fn allreduce(
         &mut self,
         send: Option<&[u8]>,
@@ -458,8 +464,8 @@ impl Team {
     ///
     /// # Errors
     ///
-    /// As for [`Team::bcast`], and [`Error::Argument`] if a length is no multiple of `element`, if the counts
-    /// do not fit into `send`, or if `recv` is not as long as our count.
+    /// As for [`Team::bcast`], and [`Error::Argument`] if a length is no multiple of `element`, if
+    /// the counts do not fit into `send`, or if `recv` is not as long as our count.
     pub fn reduce_scatter(
         &mut self,
         send: &[u8],

@@ -138,8 +138,8 @@ impl LeafCopy {
     }
 }
 
-/// Pieces of a copy at most: [`Claims`](crate::shm::claims::Claims) has sixteen bits for those of either side, and one
-/// attempt too many.
+/// Pieces of a copy at most: [`Claims`](crate::shm::claims::Claims) has sixteen bits for those of
+/// either side, and one attempt too many.
 const MOST_PIECES: usize = 1 << 14;
 
 /// Bytes per piece: large enough for a system call to be worth it, small enough for the two to
@@ -174,8 +174,8 @@ pub(super) struct Plan {
     pub(super) streams: Vec<LeafCopy>,
 }
 
-/// The one-sided transport that serves the leaves of an operation: the most preferred of those that the policy
-/// names for any part.
+/// The one-sided transport that serves the leaves of an operation: the most preferred of those that
+/// the policy names for any part.
 pub(super) fn one_sided_kind<'a>(
     decisions: impl IntoIterator<Item = &'a Decision>,
 ) -> Option<TransportKind> {

@@ -33,7 +33,8 @@ pub(super) fn root(
     let kind = one_sided_kind(others.iter().map(|(_, decision)| decision));
 
     let (buffer, to_root) = ((base, recv.len()), Direction::ToRoot);
-    // SAFETY: the buffer is mutably borrowed until these leaves have reported, and guarded afterwards.
+    // SAFETY: the buffer is mutably borrowed until these leaves have reported, and guarded
+    // afterwards.
     let started =
         unsafe { team.start_offloading_root(Op::Gather, buffer, division, &mut others, to_root) }?;
     let wanted = kind.filter(|_| !others.is_empty());

@@ -5,7 +5,8 @@
 //! Small messages go through the mailboxes without asking. For others the root's buffer is opened
 //! once and all leaves copy from it (or into it) at the same time, or the bytes flow through shared
 //! memory. What cannot be opened (a limit, memory that cannot be pinned) takes the next way; the
-//! root tells. Everything said between ranks names the operation, so that none goes on with another.
+//! root tells. Everything said between ranks names the operation, so that none goes on with
+//! another.
 //!
 //! An error on one rank is an error on every rank: those that still wait get it at once, those
 //! that already have what they need get it from their next call.

@@ -5,9 +5,10 @@
 //!
 //! Leaves say that they are here as they do without engines, since only the root knows which way
 //! this call goes. The root opens its buffer and tells each leaf which bytes of the leaf's part are
-//! whole pages that the root can guard. The leaf narrows that to whole pages of its own buffer, gives
-//! them to an engine, copies the few bytes at the two edges itself, and tells the root the request.
-//! Then both guard their buffers and return. The root has waited for its leaves, but for no copy.
+//! whole pages that the root can guard. The leaf narrows that to whole pages of its own buffer,
+//! gives them to an engine, copies the few bytes at the two edges itself, and tells the root the
+//! request. Then both guard their buffers and return. The root has waited for its leaves, but for
+//! no copy.
 
 use super::division::Division;
 use crate::device::RegionId;
@@ -181,8 +182,8 @@ impl Team {
         }
     }
 
-    /// [`Team::start_root`] with those leaves of `others` whose decision is to offload, if any; these are taken out of
-    /// `others` unless CPUs are to copy.
+    /// [`Team::start_root`] with those leaves of `others` whose decision is to offload, if any;
+    /// these are taken out of `others` unless CPUs are to copy.
     ///
     /// # Safety
     ///

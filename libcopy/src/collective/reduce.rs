@@ -6,8 +6,9 @@
 //!
 //! Every element is combined by one rank only, so that all get the same result even where rounding
 //! depends on the order. The order is the ranks' from the combining one on, around the circle: the
-//! operation must be commutative. Nothing but the number of ranks and the division of the elements has a part in it,
-//! neither the transport nor what it refuses, so that the same elements give the same bits each time.
+//! operation must be commutative. Nothing but the number of ranks and the division of the elements
+//! has a part in it, neither the transport nor what it refuses, so that the same elements give the
+//! same bits each time.
 
 use super::cooperative::Rts;
 use super::division::Division;
@@ -24,8 +25,9 @@ use crate::transport::stream::{Receiving, Sending, exchange};
 /// Combines the elements of its first argument into those of its second, which are as many.
 pub(super) type Combine<'a> = &'a mut dyn FnMut(&[u8], &mut [u8]);
 
-/// Bytes that are fetched from a peer at a time: they are combined while they are in the second-level cache. At least three
-/// times as many are in it then: a peer's, where these are fetched to, and what they are combined with.
+/// Bytes that are fetched from a peer at a time: they are combined while they are in the
+/// second-level cache. At least three times as many are in it then: a peer's, where these are
+/// fetched to, and what they are combined with.
 fn chunk() -> usize {
     (Topology::current().l2 / 8).clamp(32 << 10, 128 << 10)
 }
@@ -92,8 +94,9 @@ pub(super) unsafe fn scatter(
         keys.push(Rts::from_words(header.words)?.key);
     }
 
-    // How much of our slice came out of each peer's memory; what is missing is streamed. No peer's elements are
-    // combined before those of the peers in front of it, so the first that cannot be reached ends this for all.
+    // How much of our slice came out of each peer's memory; what is missing is streamed. No peer's
+    // elements are combined before those of the peers in front of it, so the first that cannot be
+    // reached ends this for all.
     let mut got = vec![0; peers.len()];
     let largest = (chunk() / element).max(1) * element;
     // SAFETY: our slice is inside our elements.
@@ -131,8 +134,8 @@ pub(super) unsafe fn scatter(
                 keep_own(begun, own_len - begun);
                 break 'reached;
             }
-            // SAFETY: the chunk is inside our slice, and the scratch has as many bytes of the peer's. Ours are elsewhere
-            // than the result if the peer's are where that will be.
+            // SAFETY: the chunk is inside our slice, and the scratch has as many bytes of the
+            // peer's. Ours are elsewhere than the result if the peer's are where that will be.
             unsafe {
                 let others = if is_first { own.add(start) } else { place };
                 let others = std::slice::from_raw_parts(others, n);

@@ -65,7 +65,8 @@ pub(super) fn root(
     exchange(&mut team.mailbox, flow, &mut streams, &mut [])?;
     let keep_own = || {
         if let Some(own) = own {
-            // SAFETY: the part is inside the slice, and `own` is borrowed mutably, so it is elsewhere.
+            // SAFETY: the part is inside the slice, and `own` is borrowed mutably, so it is
+            // elsewhere.
             unsafe {
                 let from = base.add(own_offset);
                 memcpy::either(own.as_mut_ptr(), from, own_len, flow.streaming)

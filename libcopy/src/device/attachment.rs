@@ -18,9 +18,9 @@ impl Domain {
     ///
     /// # Errors
     ///
-    /// [`Error::Ioctl`]: there is no such region (`ENOENT`), its rights do not allow it (`EACCES`), its pieces
-    /// do not meet at page boundaries (`EOPNOTSUPP`), or its owner has unmapped the memory (`ESTALE`) or is
-    /// gone (`EOWNERDEAD`). [`Error::System`] if the mapping fails.
+    /// [`Error::Ioctl`]: there is no such region (`ENOENT`), its rights do not allow it (`EACCES`),
+    /// its pieces do not meet at page boundaries (`EOPNOTSUPP`), or its owner has unmapped the
+    /// memory (`ESTALE`) or is gone (`EOWNERDEAD`). [`Error::System`] if the mapping fails.
     pub fn attach(&self, region: RegionId, rights: Rights) -> Result<Attachment> {
         let mut arg = uapi::RegionAttach {
             id: region.get(),

@@ -17,9 +17,9 @@ impl Domain {
     ///
     /// # Errors
     ///
-    /// [`Error::Ioctl`]: there is no such region (`ENOENT`), its rights do not allow it (`EACCES`), the range
-    /// leaves it (`ERANGE`), its owner has unmapped the memory (`ESTALE`) or is gone (`EOWNERDEAD`), or our own
-    /// memory cannot be accessed (`EFAULT`).
+    /// [`Error::Ioctl`]: there is no such region (`ENOENT`), its rights do not allow it (`EACCES`),
+    /// the range leaves it (`ERANGE`), its owner has unmapped the memory (`ESTALE`) or is gone
+    /// (`EOWNERDEAD`), or our own memory cannot be accessed (`EFAULT`).
     pub fn copy_from(&self, region: RegionId, offset: u64, bytes: &mut [u8]) -> Result<()> {
         // SAFETY: `bytes` is writable for its length.
         unsafe {
@@ -66,12 +66,13 @@ impl Domain {
         unsafe { self.copy(region, direction, offset, None, base, len as u64) }
     }
 
-    /// Fills `bytes` from ranges of a region, laid end to end; the `base` of a range counts from byte `offset`
-    /// of the region.
+    /// Fills `bytes` from ranges of a region, laid end to end; the `base` of a range counts from
+    /// byte `offset` of the region.
     ///
     /// # Errors
     ///
-    /// As for [`Domain::copy_from`], and [`Error::Argument`] if the ranges have not as many bytes as `bytes`.
+    /// As for [`Domain::copy_from`], and [`Error::Argument`] if the ranges have not as many bytes
+    /// as `bytes`.
     pub fn copy_from_ranges(
         &self,
         region: RegionId,
@@ -115,8 +116,9 @@ impl Domain {
         Ok(())
     }
 
-    /// Fills memory with the first `len` bytes of blocks of a region, laid end to end, whose offsets count from byte
-    /// `offset` of it. Returns how many bytes were copied, at least one: a signal may end the copy early.
+    /// Fills memory with the first `len` bytes of blocks of a region, laid end to end, whose
+    /// offsets count from byte `offset` of it. Returns how many bytes were copied, at least one: a
+    /// signal may end the copy early.
     ///
     /// # Safety
     ///
@@ -162,7 +164,8 @@ impl Domain {
         Ok(arg.done)
     }
 
-    /// Copies `length` bytes at `base`: from or to `ranges`, or, without them, the bytes from `offset` on.
+    /// Copies `length` bytes at `base`: from or to `ranges`, or, without them, the bytes from
+    /// `offset` on.
     ///
     /// # Safety
     ///

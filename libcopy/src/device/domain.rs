@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 use crate::process::Home;
 use crate::uapi;
 
-/// The oldest version of the ABI that is spoken here. Version 2 takes the zeros that stand where it had the NUMA node of an
-/// engine for node 0, and refuses requests where there is no engine.
+/// The oldest version of the ABI that is spoken here. Version 2 takes the zeros that stand where it
+/// had the NUMA node of an engine for node 0, and refuses requests where there is no engine.
 const OLDEST_ABI: u32 = 3;
 
 /// An open `/dev/libcopy` that belongs to no domain.
@@ -26,8 +26,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::Device`] if the device cannot be opened: the module is not loaded, or this user may not.
-    /// [`Error::AbiVersion`] if the module is too old.
+    /// [`Error::Device`] if the device cannot be opened: the module is not loaded, or this user may
+    /// not. [`Error::AbiVersion`] if the module is too old.
     pub fn open() -> Result<Self> {
         let mut path = uapi::DEVICE_PATH.as_bytes().to_vec();
         path.push(0);
@@ -70,7 +70,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::Ioctl`]: the user has too many domains (`ENOSPC`), or the kernel is out of memory (`ENOMEM`).
+    /// [`Error::Ioctl`]: the user has too many domains (`ENOSPC`), or the kernel is out of memory
+    /// (`ENOMEM`).
     pub fn create_domain(self) -> Result<Domain> {
         let mut arg = uapi::DomainCreate::default();
         // SAFETY: DOMAIN_CREATE only writes the structure.
@@ -119,7 +120,8 @@ impl AsFd for Device {
 
 /// Membership in a domain; dropping it leaves the domain in good order.
 ///
-/// A forked child has inherited the file, and with it the membership; dropping it there leaves nothing.
+/// A forked child has inherited the file, and with it the membership; dropping it there leaves
+/// nothing.
 #[derive(Debug)]
 pub struct Domain {
     file: OwnedFd,

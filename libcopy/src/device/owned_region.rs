@@ -20,7 +20,8 @@ pub(crate) struct OwnedRegion {
 }
 
 impl OwnedRegion {
-    /// Publishes memory for reading, as [`Domain::share_raw`] does, but of several pieces and with `CREATE_*` flags.
+    /// Publishes memory for reading, as [`Domain::share_raw`] does, but of several pieces and with
+    /// `CREATE_*` flags.
     ///
     /// # Errors
     ///
@@ -34,7 +35,8 @@ impl OwnedRegion {
         pieces: &[Piece],
         flags: u32,
     ) -> Result<OwnedRegion> {
-        // SAFETY: an `Arc` does not move what it holds, and the result has a clone that is dropped after the region.
+        // SAFETY: an `Arc` does not move what it holds, and the result has a clone that is dropped
+        // after the region.
         let lasting: &'static Domain = unsafe { &*Arc::as_ptr(domain) };
         // SAFETY: the pieces are a slice, and peers get no right to write.
         let region = unsafe { lasting.region(pieces.as_ptr(), pieces.len(), Rights::Read, flags) }?;

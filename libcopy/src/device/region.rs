@@ -18,9 +18,9 @@ impl Domain {
     ///
     /// # Errors
     ///
-    /// [`Error::Ioctl`]: `RLIMIT_MEMLOCK` would be exceeded or the kernel is out of memory (`ENOMEM`), the
-    /// memory cannot be pinned (`EOPNOTSUPP`), the rights do not fit its protection (`EACCES`), or the domain
-    /// has too many regions (`ENOSPC`).
+    /// [`Error::Ioctl`]: `RLIMIT_MEMLOCK` would be exceeded or the kernel is out of memory
+    /// (`ENOMEM`), the memory cannot be pinned (`EOPNOTSUPP`), the rights do not fit its protection
+    /// (`EACCES`), or the domain has too many regions (`ENOSPC`).
     pub fn share<'a>(&'a self, bytes: &'a [u8]) -> Result<Region<'a>> {
         self.share_slices(&[IoSlice::new(bytes)])
     }
@@ -39,10 +39,11 @@ impl Domain {
         }
     }
 
-    /// Publishes memory with the given rights, so that peers may change it. No borrow ends when they are done:
-    /// a copy or a request that has begun goes on when the region is taken back, a peer that has attached the
-    /// memory writes to it for as long as it likes, and a region that is forgotten (`std::mem::forget`) is never taken
-    /// back. Programs that want none of this use a [`Team`](crate::Team).
+    /// Publishes memory with the given rights, so that peers may change it. No borrow ends when
+    /// they are done: a copy or a request that has begun goes on when the region is taken back, a
+    /// peer that has attached the memory writes to it for as long as it likes, and a region that is
+    /// forgotten (`std::mem::forget`) is never taken back. Programs that want none of this use a
+    /// [`Team`](crate::Team).
     ///
     /// ```compile_fail,E0133
     /// # use libcopy::device::{Domain, Rights};
@@ -61,8 +62,9 @@ impl Domain {
     ///
     /// # Safety
     ///
-    /// From this call until the region was dropped and every copy, request and attachment of a peer's is over,
-    /// nobody reads or writes the memory but as agreed with the peers, and it is freed by nobody.
+    /// From this call until the region was dropped and every copy, request and attachment of a
+    /// peer's is over, nobody reads or writes the memory but as agreed with the peers, and it is
+    /// freed by nobody.
     pub unsafe fn share_mut<'a>(
         &'a self,
         bytes: &'a mut [u8],
@@ -76,8 +78,8 @@ impl Domain {
         unsafe { self.region(&raw const piece, 1, rights, 0) }
     }
 
-    /// Publishes memory for reading without borrowing it: for memory that others change as they like,
-    /// whose peers have to know when it may be read.
+    /// Publishes memory for reading without borrowing it: for memory that others change as they
+    /// like, whose peers have to know when it may be read.
     ///
     /// # Errors
     ///

@@ -2,9 +2,9 @@
 
 //! [`Request`]: a transfer between two regions that an engine works on while we go on.
 //!
-//! After Copy Engines 2023, section 3.4: a request is a queue of fragments in front of the hardware, and
-//! "switch to CPU" is that the engine takes no more of them. Here the queue is a counter in the
-//! kernel that the engine and any number of CPUs claim from.
+//! After Copy Engines 2023, section 3.4: a request is a queue of fragments in front of the
+//! hardware, and "switch to CPU" is that the engine takes no more of them. Here the queue is a
+//! counter in the kernel that the engine and any number of CPUs claim from.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -165,8 +165,8 @@ impl Submission {
     }
 
     /// Pages per fragment, 1 to [`uapi::MAX_FRAGMENT_PAGES`]: larger ones cost less, smaller ones
-    /// are waited for for a shorter time when a CPU takes over. By default what the module's parameter
-    /// `fragment_pages` says.
+    /// are waited for for a shorter time when a CPU takes over. By default what the module's
+    /// parameter `fragment_pages` says.
     pub fn fragment_pages(mut self, pages: u32) -> Self {
         self.arg.fragment_pages = pages;
         self
@@ -203,15 +203,16 @@ impl Domain {
         engines(self.as_fd())
     }
 
-    /// Gives a transfer to an engine, one of the caller's NUMA node if there is any, and returns at once.
+    /// Gives a transfer to an engine, one of the caller's NUMA node if there is any, and returns at
+    /// once.
     ///
-    /// The memory of the destination must not be touched until the request has ended; who owns it is
-    /// up to the regions, as for every copy between them.
+    /// The memory of the destination must not be touched until the request has ended; who owns it
+    /// is up to the regions, as for every copy between them.
     ///
     /// # Errors
     ///
-    /// [`Error::Ioctl`] with `ENODEV` if there is no engine, with `EAGAIN` if the process may have no thread more: copy
-    /// with [`Domain::copy_from`] then.
+    /// [`Error::Ioctl`] with `ENODEV` if there is no engine, with `EAGAIN` if the process may have
+    /// no thread more: copy with [`Domain::copy_from`] then.
     pub fn submit(&self, what: &Submission) -> Result<Request<'_>> {
         let mut arg = what.arg;
         let name = "REQUEST_SUBMIT";
@@ -247,9 +248,9 @@ impl Domain {
     ///
     /// # Errors
     ///
-    /// [`Error::Ioctl`]: the time is over (`ETIMEDOUT`), the request was cancelled (`ECANCELED`), its bytes
-    /// arrived damaged twice (`EIO`), there is no such request (`ENOENT`), or a region of it is gone (`ESTALE`,
-    /// `EOWNERDEAD`).
+    /// [`Error::Ioctl`]: the time is over (`ETIMEDOUT`), the request was cancelled (`ECANCELED`),
+    /// its bytes arrived damaged twice (`EIO`), there is no such request (`ENOENT`), or a region of
+    /// it is gone (`ESTALE`, `EOWNERDEAD`).
     pub fn wait_request(&self, id: RequestId, timeout: Option<Duration>) -> Result<Progress> {
         let timeout_ns = timeout.map_or(-1, |t| i64::try_from(t.as_nanos()).unwrap_or(i64::MAX));
         let mut arg = uapi::RequestWait {
@@ -279,8 +280,8 @@ impl Domain {
         result.map(|()| copied)
     }
 
-    /// Copies along with the engine until nothing is left to claim; returns the bytes that we copied.
-    /// Others may still be at work when this returns.
+    /// Copies along with the engine until nothing is left to claim; returns the bytes that we
+    /// copied. Others may still be at work when this returns.
     ///
     /// # Errors
     ///
@@ -293,7 +294,8 @@ impl Domain {
     ///
     /// # Errors
     ///
-    /// [`Error::System`] if the kernel does not map the table: it is out of memory, or the module is older.
+    /// [`Error::System`] if the kernel does not map the table: it is out of memory, or the module
+    /// is older.
     pub fn status_table(&self) -> Result<StatusTable> {
         let (at, len) = (uapi::STATUS_OFFSET, uapi::STATUS_BYTES as usize);
         let mapping = SharedMapping::new(self.as_fd(), at, len, ProtFlags::PROT_READ);
@@ -326,8 +328,8 @@ fn drain(file: BorrowedFd<'_>, id: RequestId, flags: u32) -> (Result<()>, u64) {
     (result.map(drop), arg.copied)
 }
 
-/// [`Domain::switch_request`] for signal handlers: makes one kind of system call, allocates nothing,
-/// takes no lock. Returns the errno on failure.
+/// [`Domain::switch_request`] for signal handlers: makes one kind of system call, allocates
+/// nothing, takes no lock. Returns the errno on failure.
 ///
 /// # Errors
 ///

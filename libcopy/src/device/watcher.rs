@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! [`Watcher`]: says whether memory of this process is still what it was, to those who keep something that was made of its
-//! pages: registered memory and memory keys of an RDMA device.
+//! [`Watcher`]: says whether memory of this process is still what it was, to those who keep
+//! something that was made of its pages: registered memory and memory keys of an RDMA device.
 //!
-//! Memory is watched as a region of a domain that has no other member. The module pins its pages, and compares them with
-//! those behind the addresses whenever the memory manager has announced a change, so that `munmap`, `mremap` and
-//! `madvise(MADV_DONTNEED)` are noticed, and what leaves the pages where they are is not: `fork`, `mprotect`, a huge page
-//! that is split.
+//! Memory is watched as a region of a domain that has no other member. The module pins its pages,
+//! and compares them with those behind the addresses whenever the memory manager has announced a
+//! change, so that `munmap`, `mremap` and `madvise(MADV_DONTNEED)` are noticed, and what leaves the
+//! pages where they are is not: `fork`, `mprotect`, a huge page that is split.
 
 use std::sync::Arc;
 
@@ -87,17 +87,20 @@ impl Watcher {
         })
     }
 
-    /// The generation of the pages that these pieces touch: the same number as before if they are still the same pages. As
-    /// long as nobody unmaps or replaces them, what is made of them from now on is right whenever this gives the number again.
+    /// The generation of the pages that these pieces touch: the same number as before if they are
+    /// still the same pages. As long as nobody unmaps or replaces them, what is made of them from
+    /// now on is right whenever this gives the number again.
     ///
-    /// None the first time, for memory that cannot be watched, in a forked child, whose memory is another one, and now and
-    /// then where watching has been of no use: the caller then keeps nothing.
+    /// None the first time, for memory that cannot be watched, in a forked child, whose memory is
+    /// another one, and now and then where watching has been of no use: the caller then keeps
+    /// nothing.
     pub fn generation(&mut self, pieces: impl IntoIterator<Item = Piece>) -> Option<u64> {
         if !self.domain.is_at_home() {
             return None;
         }
         let ranges = page_ranges(pieces, self.page)?;
-        // Whoever is known comes to the end of the list, from which nothing is taken while there are others.
+        // Whoever is known comes to the end of the list, from which nothing is taken while there
+        // are others.
         let Some(mut known) = self.known.take(|known| known.ranges == ranges) else {
             self.make_room(0);
             self.known.push(Known {
@@ -175,7 +178,8 @@ impl Watcher {
         self.over.push(watched.generation);
     }
 
-    /// The generations that have ended since this was called last: what was kept for them is of no use any more.
+    /// The generations that have ended since this was called last: what was kept for them is of no
+    /// use any more.
     pub fn take_over(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.over)
     }
@@ -193,8 +197,8 @@ impl Watcher {
     }
 }
 
-/// The ranges of pages that pieces touch, as few as possible; none if there are more than a region may have, or nothing to
-/// watch.
+/// The ranges of pages that pieces touch, as few as possible; none if there are more than a region
+/// may have, or nothing to watch.
 fn page_ranges(pieces: impl IntoIterator<Item = Piece>, page: u64) -> Option<Vec<Piece>> {
     let mut ranges: Vec<Piece> = Vec::new();
     let mut is_sorted = true;

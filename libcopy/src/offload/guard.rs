@@ -2,15 +2,15 @@
 
 //! The guard: memory whose content is still on its way cannot be touched.
 //!
-//! After Copy Engines 2023, section 3.2: a blocking operation returns before its bytes have arrived, and
-//! `mprotect` holds threads that come too early. The handler of SIGSEGV finds the buffer in a table,
-//! has its [`Completion`] hurry, takes the protection from what has arrived, and lets the
-//! instruction run again. Everything else goes to the handler that was there before us.
+//! After Copy Engines 2023, section 3.2: a blocking operation returns before its bytes have
+//! arrived, and `mprotect` holds threads that come too early. The handler of SIGSEGV finds the
+//! buffer in a table, has its [`Completion`] hurry, takes the protection from what has arrived, and
+//! lets the instruction run again. Everything else goes to the handler that was there before us.
 //!
 //! # What runs in the handler
 //!
-//! The table is static and read without locks; the handler makes system calls (`mprotect`, what
-//! the completion needs, `clock_gettime`), allocates nothing and keeps `errno`. Guards are armed and
+//! The table is static and read without locks; the handler makes system calls (`mprotect`, what the
+//! completion needs, `clock_gettime`), allocates nothing and keeps `errno`. Guards are armed and
 //! cleared in ordinary code, under a spin lock that no handler takes.
 //!
 //! # A slot of the table
@@ -229,9 +229,9 @@ impl Slot {
         }
     }
 
-    /// Gives back the protection. An allocator that this library does not stand in front of may have unmapped some of the
-    /// memory (a vector that shrinks or goes), and something else may be there since, which is left alone where the kernel
-    /// tells.
+    /// Gives back the protection. An allocator that this library does not stand in front of may
+    /// have unmapped some of the memory (a vector that shrinks or goes), and something else may be
+    /// there since, which is left alone where the kernel tells.
     fn lift(&self, start: usize, end: usize) -> std::result::Result<(), i32> {
         let restore = self.restore.load(Ordering::SeqCst);
         let mut result = Ok(());
@@ -474,7 +474,8 @@ pub(crate) unsafe fn arm(
     Ok(())
 }
 
-/// Guards nothing until [`admit_guards`] has been called as often as this; what is guarded is settled.
+/// Guards nothing until [`admit_guards`] has been called as often as this; what is guarded is
+/// settled.
 pub(crate) fn refuse_guards() -> std::result::Result<(), i32> {
     REASONS.fetch_add(1, Ordering::SeqCst);
     settle_range(0, usize::MAX)

@@ -3,8 +3,8 @@
 //! Asynchronous blocking: a collective returns while a copy engine still moves its bytes, and a
 //! process that touches its buffer too early is held until they are there.
 //!
-//! After Copy Engines 2023, sections 3.2 (the guard) and 3.4 (engines, then CPUs); what 4.4 asks for is
-//! `policy::monitor`. What is covered, and what is not, is in `docs/offload.md`.
+//! After Copy Engines 2023, sections 3.2 (the guard) and 3.4 (engines, then CPUs); what 4.4 asks
+//! for is `policy::monitor`. What is covered, and what is not, is in `docs/offload.md`.
 
 pub(crate) mod guard;
 mod pending;

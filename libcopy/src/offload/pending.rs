@@ -12,10 +12,10 @@ use crate::shm::wait::Helper;
 
 /// Waits until nothing is pending on the `len` bytes at `address`.
 ///
-/// Memory that a collective still moves may be read and written like any other: a thread that touches it
-/// is held for as long as it takes. A system call cannot be held, and fails with `EFAULT` instead;
-/// call this before you pass such memory to one. Costs a few nanoseconds if nothing is pending.
-/// Async-signal-safe, except for the error that it makes.
+/// Memory that a collective still moves may be read and written like any other: a thread that
+/// touches it is held for as long as it takes. A system call cannot be held, and fails with
+/// `EFAULT` instead; call this before you pass such memory to one. Costs a few nanoseconds if
+/// nothing is pending. Async-signal-safe, except for the error that it makes.
 ///
 /// # Errors
 ///
@@ -59,9 +59,9 @@ pub fn any_pending() -> bool {
     guard::any()
 }
 
-/// As long as one of these is there, nothing of this process is guarded, and no collective returns here
-/// before its bytes have arrived: for a time in which others get at memory past every guard, like
-/// another process through a window of MPI's, or the threads of another library.
+/// As long as one of these is there, nothing of this process is guarded, and no collective returns
+/// here before its bytes have arrived: for a time in which others get at memory past every guard,
+/// like another process through a window of MPI's, or the threads of another library.
 #[derive(Debug)]
 pub struct NoGuards(());
 
@@ -83,8 +83,8 @@ impl Drop for NoGuards {
     }
 }
 
-/// Buffers of this process with which a collective returned early, and how often somebody had to wait
-/// for one of them afterwards.
+/// Buffers of this process with which a collective returned early, and how often somebody had to
+/// wait for one of them afterwards.
 pub fn counts() -> (u64, u64) {
     guard::counts()
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Handlers of SIGSEGV: ours, those that were installed before it, and the SIGBUS that ours may send.
+//! Handlers of SIGSEGV: ours, those that were installed before it, and the SIGBUS that ours may
+//! send.
 
 use std::cell::UnsafeCell;
 use std::mem::{MaybeUninit, size_of};
@@ -38,8 +39,8 @@ static INSIDE: [Inside; 64] = [const {
 pub(super) type Handler =
     unsafe extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
 
-/// Installs `handler` for SIGSEGV unless it is there; whatever is there instead comes after it. The first
-/// time, `prepare` is called before. The caller holds a lock: one thread at a time.
+/// Installs `handler` for SIGSEGV unless it is there; whatever is there instead comes after it. The
+/// first time, `prepare` is called before. The caller holds a lock: one thread at a time.
 pub(super) fn install(handler: Handler, prepare: fn()) -> Result<()> {
     let mut now = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: `now` outlives the call, which fills it in.
@@ -109,8 +110,9 @@ const _: () = assert!(size_of::<FaultInfo>() == size_of::<libc::siginfo_t>());
 /// `asm-generic/siginfo.h`: the address means nothing.
 const BUS_ADRERR: i32 = 2;
 
-/// Sends a SIGBUS to this thread, as for a page that cannot be read from its file. It is delivered when our
-/// handler, whose `context` this is, returns: alternate stacks have no room for a second frame.
+/// Sends a SIGBUS to this thread, as for a page that cannot be read from its file. It is delivered
+/// when our handler, whose `context` this is, returns: alternate stacks have no room for a second
+/// frame.
 pub(super) fn send_bus_error(address: usize, errno: i32, context: *mut libc::c_void) {
     let info = FaultInfo {
         signo: libc::SIGBUS,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What protection memory has now: a guard must give back what was there. Memory that other processes
-//! may have mapped as well is none that a guard holds: it protects this process's pages only.
+//! What protection memory has now: a guard must give back what was there. Memory that other
+//! processes may have mapped as well is none that a guard holds: it protects this process's pages
+//! only.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
@@ -33,8 +34,8 @@ const PROCMAP_QUERY: u32 = 0xC068_6611;
 
 const _: () = assert!(std::mem::size_of::<Query>() == 0x68);
 
-/// The process that asks, and its file, because opening it takes several times as long as asking. It
-/// is never closed: after a fork, or when the application has closed what it did not know, the
+/// The process that asks, and its file, because opening it takes several times as long as asking.
+/// It is never closed: after a fork, or when the application has closed what it did not know, the
 /// number may be somebody else's.
 static ASKED: Mutex<Option<(u32, RawFd)>> = Mutex::new(None);
 
@@ -44,8 +45,8 @@ const SHARED: u64 = 8;
 /// `PROCMAP_QUERY_COVERING_OR_NEXT_VMA`
 const OR_NEXT: u64 = 0x10;
 
-/// The protection that all of `start..end` has, if it is all mapped alike and privately, with ordinary
-/// pages.
+/// The protection that all of `start..end` has, if it is all mapped alike and privately, with
+/// ordinary pages.
 pub(super) fn protection(start: usize, end: usize) -> Option<i32> {
     match asking(|file| by_query(file, start, end))? {
         Some(answer) => answer,
@@ -58,8 +59,8 @@ pub(super) fn protection(start: usize, end: usize) -> Option<i32> {
     }
 }
 
-/// Calls `each` with the parts of `start..end` that are private and have this protection; whether the kernel can be asked
-/// for them. Async-signal-safe.
+/// Calls `each` with the parts of `start..end` that are private and have this protection; whether
+/// the kernel can be asked for them. Async-signal-safe.
 pub(super) fn with_protection(
     (start, end): (usize, usize),
     protection: i32,
@@ -90,7 +91,8 @@ pub(super) fn with_protection(
 /// Asks with the file of this process.
 fn asking<T>(ask: impl FnOnce(RawFd) -> T) -> Option<T> {
     let open = || File::open("/proc/self/maps");
-    // A child may have been forked while another thread held the lock, and a handler may have interrupted who does.
+    // A child may have been forked while another thread held the lock, and a handler may have
+    // interrupted who does.
     match ASKED.try_lock() {
         Ok(mut asked) => {
             let me = std::process::id();
@@ -109,8 +111,8 @@ fn asking<T>(ask: impl FnOnce(RawFd) -> T) -> Option<T> {
     }
 }
 
-/// The mapping at an address, or, as the flags ask, behind it; `Some(None)` if there is none, `None` if the kernel does not
-/// know the question.
+/// The mapping at an address, or, as the flags ask, behind it; `Some(None)` if there is none,
+/// `None` if the kernel does not know the question.
 fn query(file: RawFd, address: u64, flags: u64) -> Option<Option<Query>> {
     let mut query = Query {
         size: std::mem::size_of::<Query>() as u64,

@@ -73,7 +73,7 @@ impl Elements {
         self.layout.as_ref().map(|described| &described.layout)
     }
 
-    /// The same, as peers get to know it.
+    /// The layout as peers get to know it, to be changed.
     pub(crate) fn layout_mut(&mut self) -> Option<&mut Arc<DescribedLayout>> {
         self.layout.as_mut()
     }
@@ -124,7 +124,8 @@ impl<'a> SendBuffer<'a> {
     ///
     /// # Safety
     ///
-    /// All bytes of the layout are readable, and nobody changes them, for as long as the operation is under way.
+    /// All bytes of the layout are readable, and nobody changes them, for as long as the operation
+    /// is under way.
     pub unsafe fn raw(origin: *const u8, layout: &Layout) -> Self {
         SendBuffer {
             elements: Elements::typed(origin.cast_mut(), layout),
@@ -132,7 +133,8 @@ impl<'a> SendBuffer<'a> {
         }
     }
 
-    /// [`SendBuffer::raw`] with a layout whose description for peers is kept for the next message with it.
+    /// [`SendBuffer::raw`] with a layout whose description for peers is kept for the next message
+    /// with it.
     ///
     /// # Safety
     ///
@@ -166,7 +168,8 @@ impl<'a, const N: usize> From<&'a [u8; N]> for SendBuffer<'a> {
     }
 }
 
-/// Where a message goes: bytes, or the elements of a layout. A shorter message fills the first of them.
+/// Where a message goes: bytes, or the elements of a layout. A shorter message fills the first of
+/// them.
 #[derive(Debug)]
 pub struct RecvBuffer<'a> {
     pub(crate) elements: Elements,
@@ -192,7 +195,8 @@ impl<'a> RecvBuffer<'a> {
     ///
     /// # Safety
     ///
-    /// All bytes of the layout are writable, and nobody else uses them, for as long as the operation is under way.
+    /// All bytes of the layout are writable, and nobody else uses them, for as long as the
+    /// operation is under way.
     pub unsafe fn raw(origin: *mut u8, layout: &Layout) -> Self {
         RecvBuffer {
             elements: Elements::typed(origin, layout),
@@ -200,7 +204,8 @@ impl<'a> RecvBuffer<'a> {
         }
     }
 
-    /// [`RecvBuffer::raw`] with a layout whose description for peers is kept for the next message with it.
+    /// [`RecvBuffer::raw`] with a layout whose description for peers is kept for the next message
+    /// with it.
     ///
     /// # Safety
     ///

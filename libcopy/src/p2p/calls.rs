@@ -53,8 +53,8 @@ impl fmt::Debug for Messages<'_, '_> {
 }
 
 impl Team {
-    /// Sends a message to another rank, or to this one. Returns when `data` may be used again: that says
-    /// nothing about whether the message was received.
+    /// Sends a message to another rank, or to this one. Returns when `data` may be used again: that
+    /// says nothing about whether the message was received.
     ///
     /// ```
     /// # use libcopy::{Result, Team, TeamKey, ANY_SOURCE, ANY_TAG};
@@ -73,22 +73,24 @@ impl Team {
     ///
     /// # Errors
     ///
-    /// [`Error::Argument`] if there is no such rank, or the tag is negative. [`Error::PeerDied`] if a rank died,
-    /// [`Error::PeerLeft`] if the other one left the team, [`Error::Broken`] or [`Error::Mismatch`] after an
-    /// earlier error, [`Error::System`] if there is no memory for messages: these break the team for all ranks.
+    /// [`Error::Argument`] if there is no such rank, or the tag is negative. [`Error::PeerDied`] if
+    /// a rank died, [`Error::PeerLeft`] if the other one left the team, [`Error::Broken`] or
+    /// [`Error::Mismatch`] after an earlier error, [`Error::System`] if there is no memory for
+    /// messages: these break the team for all ranks.
     pub fn send<'a>(&mut self, data: impl Into<SendBuffer<'a>>, to: usize, tag: i32) -> Result<()> {
-        // SAFETY: the buffer is borrowed until the request is complete, or given up, which `wait` does.
+        // SAFETY: the buffer is borrowed until the request is complete, or given up, which `wait`
+        // does.
         let request = unsafe { self.isend(data.into(), to, tag) }?;
         self.wait(request).map(|_| ())
     }
 
-    /// Receives a message: of the messages from rank `from`, or [`ANY_SOURCE`], with this tag, or [`ANY_TAG`],
-    /// the one that was sent first, as far as they are of one rank.
+    /// Receives a message: of the messages from rank `from`, or [`ANY_SOURCE`], with this tag, or
+    /// [`ANY_TAG`], the one that was sent first, as far as they are of one rank.
     ///
     /// # Errors
     ///
-    /// As for [`Team::send`]. [`Error::Truncated`] if the message is longer than `data`: it is gone then, and
-    /// the team stays whole. [`Error::Message`] if its bytes could not be moved.
+    /// As for [`Team::send`]. [`Error::Truncated`] if the message is longer than `data`: it is gone
+    /// then, and the team stays whole. [`Error::Message`] if its bytes could not be moved.
     pub fn recv<'a>(
         &mut self,
         data: impl Into<RecvBuffer<'a>>,
@@ -100,8 +102,8 @@ impl Team {
         self.wait(request)
     }
 
-    /// Sends a message and receives one at the same time, so that ranks that do this in a circle do not wait for
-    /// each other. `to` and `from` are a rank and a tag each.
+    /// Sends a message and receives one at the same time, so that ranks that do this in a circle do
+    /// not wait for each other. `to` and `from` are a rank and a tag each.
     ///
     /// # Errors
     ///
@@ -115,8 +117,9 @@ impl Team {
     ) -> Result<Status> {
         let (send, recv) = (send.into(), recv.into());
         self.receivable(from.0, from.1)?;
-        // SAFETY: both buffers are borrowed until the requests are complete. An error that is not harmless gives
-        // up all messages of the team; after a harmless one of the receive, the send is waited for.
+        // SAFETY: both buffers are borrowed until the requests are complete. An error that is not
+        // harmless gives up all messages of the team; after a harmless one of the receive, the send
+        // is waited for.
         let sent = unsafe { self.isend(send, to.0, to.1) }?;
         // SAFETY: as above.
         let received = unsafe { self.irecv(recv, from.0, from.1) };
@@ -151,8 +154,8 @@ impl Team {
     /// # Safety
     ///
     /// Until the request is complete, or a call of this team has failed with another error than
-    /// [`Error::Argument`] or [`Error::Truncated`], or the team is dropped, the bytes of `data` stay readable
-    /// and nobody changes them. [`Team::messages_in`] needs no such promise.
+    /// [`Error::Argument`] or [`Error::Truncated`], or the team is dropped, the bytes of `data`
+    /// stay readable and nobody changes them. [`Team::messages_in`] needs no such promise.
     pub unsafe fn isend(&mut self, data: SendBuffer<'_>, to: usize, tag: i32) -> Result<Request> {
         if to >= self.size() {
             return Err(rank_error(to, self.size()));
@@ -238,9 +241,9 @@ impl Team {
         outcome
     }
 
-    /// Has `work` send and receive messages that are under way at the same time, out of and into buffers that
-    /// it borrows. When it returns all of them are complete: what `work` does not wait for is waited for here,
-    /// or given up if it fails.
+    /// Has `work` send and receive messages that are under way at the same time, out of and into
+    /// buffers that it borrows. When it returns all of them are complete: what `work` does not wait
+    /// for is waited for here, or given up if it fails.
     ///
     /// ```
     /// # use libcopy::{Result, Team, TeamKey};
@@ -321,8 +324,8 @@ impl Team {
         }
     }
 
-    /// Why the data of a message of this rank did not come: that its memory is gone is seen before it is known
-    /// that it died, and that it has taken its messages back before it is known why.
+    /// Why the data of a message of this rank did not come: that its memory is gone is seen before
+    /// it is known that it died, and that it has taken its messages back before it is known why.
     fn reason(&mut self, rank: usize) -> Option<Error> {
         let started = Instant::now();
         while started.elapsed() < LATE_NEWS {
@@ -405,8 +408,8 @@ impl<'env> Messages<'_, 'env> {
         to: usize,
         tag: i32,
     ) -> Result<Request> {
-        // SAFETY: the buffer is borrowed for longer than `self` lives, which completes the request, or gives
-        // it up, before it goes.
+        // SAFETY: the buffer is borrowed for longer than `self` lives, which completes the request,
+        // or gives it up, before it goes.
         let request = unsafe { self.team.isend(data.into(), to, tag) }?;
         Ok(self.noted(request))
     }

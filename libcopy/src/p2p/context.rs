@@ -32,8 +32,8 @@ pub trait Owner: fmt::Debug + Send + Sync {
         None
     }
 
-    /// How this process copies a message of the process `pid` out of device memory, into elements; `None` if it cannot.
-    /// `layout` is the sender's, `None` for dense bytes.
+    /// How this process copies a message of the process `pid` out of device memory, into elements;
+    /// `None` if it cannot. `layout` is the sender's, `None` for dense bytes.
     fn reach(
         &self,
         (pid, header): (i32, &Header),
@@ -45,15 +45,15 @@ pub trait Owner: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Whether messages go through lanes where a process must not read another one's memory. Otherwise the
-    /// caller has to send them in another way.
+    /// Whether messages go through lanes where a process must not read another one's memory.
+    /// Otherwise the caller has to send them in another way.
     fn streams_without_rights(&self) -> bool {
         false
     }
 }
 
-/// So many messages are packed soon for a process that may depend on buffering, before it is waited for again: a program that does
-/// depend on it loses a ten-thousandth of a second per message.
+/// So many messages are packed soon for a process that may depend on buffering, before it is waited
+/// for again: a program that does depend on it loses a ten-thousandth of a second per message.
 const PACKED_SOON: u32 = 1000;
 
 static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -80,10 +80,11 @@ pub struct Context {
     pub(super) home: Home,
     /// Lanes that nobody uses.
     free_lanes: AtomicU32,
-    /// When each process was last seen to be receiving something of ours, in nanoseconds since [`BEGINNING`];
-    /// 0: never.
+    /// When each process was last seen to be receiving something of ours, in nanoseconds since
+    /// [`BEGINNING`]; 0: never.
     busy: Vec<AtomicU64>,
-    /// How many more messages for each process are packed soon, since it has left one without a receive for long.
+    /// How many more messages for each process are packed soon, since it has left one without a
+    /// receive for long.
     buffering: Vec<AtomicU32>,
 }
 
@@ -92,8 +93,9 @@ impl Context {
     ///
     /// # Safety
     ///
-    /// The processes with these identifiers, `me` among them, share the segment. All of them use it, from its beginning on,
-    /// through this module alone: what is in it says where a process reads and writes another one's memory.
+    /// The processes with these identifiers, `me` among them, share the segment. All of them use
+    /// it, from its beginning on, through this module alone: what is in it says where a process
+    /// reads and writes another one's memory.
     pub unsafe fn new(
         (me, pids): (usize, Vec<i32>),
         (magic, segment): ([u64; 2], Segment),
@@ -116,8 +118,8 @@ impl Context {
         }
     }
 
-    /// Whether the memory of this process or of another one may not be read by the other any more, as
-    /// either of them has said.
+    /// Whether the memory of this process or of another one may not be read by the other any more,
+    /// as either of them has said.
     #[inline]
     pub fn is_closed(&self, other: usize) -> bool {
         let lost = |member| self.segment.lost_rights(member).load(Ordering::Relaxed) != 0;
@@ -170,7 +172,8 @@ impl Context {
         self.busy[member].store(now, Ordering::Relaxed);
     }
 
-    /// For how long a process has not been seen to be receiving something of ours; `None` if it never was.
+    /// For how long a process has not been seen to be receiving something of ours; `None` if it
+    /// never was.
     pub(super) fn idle(&self, member: usize) -> Option<Duration> {
         let busy = self.busy[member].load(Ordering::Relaxed);
         let since = || {
@@ -181,15 +184,16 @@ impl Context {
         (busy != 0).then(since)
     }
 
-    /// Whether a process has no receive that may have matched a message of ours, but for one that it is in. It
-    /// fetches what that one matches, so that nobody has to pack for it.
+    /// Whether a process has no receive that may have matched a message of ours, but for one that
+    /// it is in. It fetches what that one matches, so that nobody has to pack for it.
     pub(super) fn is_without_receives(&self, member: usize) -> bool {
         let requests = self.segment.receive_requests(member);
         requests.load(Ordering::Relaxed) == 1 && self.buffering[member].load(Ordering::Relaxed) == 0
     }
 
-    /// A long message was packed, as its receiver is late. If it has no receive, it may depend on buffering (MPI 4.1,
-    /// section 3.5): the next [`PACKED_SOON`] that are packed for it are packed soon.
+    /// A long message was packed, as its receiver is late. If it has no receive, it may depend on
+    /// buffering (MPI 4.1, section 3.5): the next [`PACKED_SOON`] that are packed for it are packed
+    /// soon.
     pub(super) fn note_packed(&self, member: usize) {
         let more = |soon: u32| Some(soon.checked_sub(1).unwrap_or(PACKED_SOON));
         let requests = self.segment.receive_requests(member);

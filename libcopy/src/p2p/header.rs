@@ -2,8 +2,8 @@
 
 //! What goes through the MPI library in place of a message's data.
 //!
-//! The number of bytes on the wire names the sender's slot: a receiver that sees the length of a message,
-//! as a probe does, knows which slot says how long it really is. Only the first bytes mean
+//! The number of bytes on the wire names the sender's slot: a receiver that sees the length of a
+//! message, as a probe does, knows which slot says how long it really is. Only the first bytes mean
 //! something. The lengths are odd multiples of 32: whole numbers of elements, since a library may
 //! refuse to receive parts of them (MPICH does), and no powers of two, which programs like.
 
@@ -116,8 +116,8 @@ impl Header {
 /// Bytes from the start on that say which message a header is of.
 pub const START: usize = 32;
 
-/// Which message a header is of that begins with these bytes: its sequence, its sender and its slot;
-/// `None` if they are none of these processes.
+/// Which message a header is of that begins with these bytes: its sequence, its sender and its
+/// slot; `None` if they are none of these processes.
 pub fn read_start(from: &[u8; START], magic: [u64; 2]) -> Option<(u64, usize, usize)> {
     let mut words = [0u64; START / 8];
     for (word, bytes) in words.iter_mut().zip(from.chunks_exact(8)) {

@@ -63,8 +63,8 @@ pub fn reject(slot: &Slot) -> bool {
 }
 
 impl Endpoint {
-    /// Receives the data of a message: all of them, into elements that have room for `capacity` bytes. Returns
-    /// how many bytes it has.
+    /// Receives the data of a message: all of them, into elements that have room for `capacity`
+    /// bytes. Returns how many bytes it has.
     ///
     /// # Errors
     ///
@@ -72,8 +72,8 @@ impl Endpoint {
     ///
     /// # Safety
     ///
-    /// The header came from its sender as that wrote it. The elements of the view have `capacity` bytes, writable, which
-    /// nobody else uses until this returns.
+    /// The header came from its sender as that wrote it. The elements of the view have `capacity`
+    /// bytes, writable, which nobody else uses until this returns.
     pub unsafe fn receive(
         &self,
         header: &Header,
@@ -87,7 +87,7 @@ impl Endpoint {
         }
     }
 
-    /// The same without waiting for a device that copies the data.
+    /// Receives the data of a message without waiting for a device that copies it.
     ///
     /// # Errors
     ///
@@ -130,7 +130,8 @@ impl Endpoint {
         moved.map(|()| Arriving::Here(header.total))
     }
 
-    /// Receives the first `len` bytes of a message that is longer than its receive, into elements that have room for these.
+    /// Receives the first `len` bytes of a message that is longer than its receive, into elements
+    /// that have room for these.
     ///
     /// # Errors
     ///
@@ -166,7 +167,8 @@ impl Endpoint {
         self.move_data(slot, header, view, len, is_on_device)
     }
 
-    /// Has a device begin to copy a message out of its sender's device memory; `None` if the sender packs it.
+    /// Has a device begin to copy a message out of its sender's device memory; `None` if the sender
+    /// packs it.
     #[cold]
     fn begin_on_device(
         &self,
@@ -212,7 +214,8 @@ impl Endpoint {
         }
     }
 
-    /// Reads the first `wanted` bytes; if they are in device memory of the sender's, what that packs.
+    /// Reads the first `wanted` bytes; if they are in device memory of the sender's, what that
+    /// packs.
     fn move_data(
         &self,
         slot: &Slot,
@@ -269,8 +272,8 @@ pub enum Arriving<'a> {
     Copied(Copying<'a>),
 }
 
-/// A message that a device copies out of its sender's device memory. Dropping it before it is here tells its sender that
-/// it is over, when nothing is copied any more.
+/// A message that a device copies out of its sender's device memory. Dropping it before it is here
+/// tells its sender that it is over, when nothing is copied any more.
 pub struct Copying<'a> {
     /// Before `over`: dropping it waits.
     copy: Box<dyn DeviceCopy>,
@@ -309,8 +312,8 @@ impl Drop for Over<'_> {
 
 /// Why data could not be moved.
 enum Trouble {
-    /// The kernel does not read the sender's memory for us, or we have no room for what it would read: no memory at
-    /// all from now on (`for_good`), or not this.
+    /// The kernel does not read the sender's memory for us, or we have no room for what it would
+    /// read: no memory at all from now on (`for_good`), or not this.
     Unread { for_good: bool },
     /// Nobody can.
     Failed(String),
@@ -322,8 +325,8 @@ impl From<String> for Trouble {
     }
 }
 
-/// The sender's memory could not be read, whatever the kernel says why: the sender hands it over, where its own
-/// accesses show whether there is any.
+/// The sender's memory could not be read, whatever the kernel says why: the sender hands it over,
+/// where its own accesses show whether there is any.
 fn unread(error: &std::io::Error) -> Trouble {
     Trouble::Unread {
         for_good: process_memory::is_for_good(error),
@@ -402,8 +405,8 @@ struct ReceiveTransfer<'a> {
     path: DataPath,
 }
 
-/// What a message has in common with others, if such messages may come out of mapped memory, or not, as
-/// is faster.
+/// What a message has in common with others, if such messages may come out of mapped memory, or
+/// not, as is faster.
 fn class_of(endpoint: &Endpoint, header: &Header, view: &View) -> Option<MessageClass> {
     let typed = header.layout_words != 0 && header.total >= ATTACH_MIN;
     let open = endpoint.registration.is_some() && endpoint.protocol == Protocol::Best && typed;
@@ -451,8 +454,8 @@ impl<'a> ReceiveTransfer<'a> {
     }
 
     /// This process cannot read the sender's memory: has the sender put everything into a lane,
-    /// from what it has put there before on, whenever it is in a call of ours. If that is `for_good`, a process that
-    /// sends to us from now on leaves the message to the MPI library.
+    /// from what it has put there before on, whenever it is in a call of ours. If that is
+    /// `for_good`, a process that sends to us from now on leaves the message to the MPI library.
     #[cold]
     fn run_blindly(&mut self, for_good: bool) -> Result<(), String> {
         let (endpoint, slot, total) = (self.endpoint, self.slot, self.wanted);
@@ -594,8 +597,9 @@ impl<'a> ReceiveTransfer<'a> {
         Ok(())
     }
 
-    /// How long to wait for the sender before its memory is read: about as long as that takes, where it
-    /// has as many pieces as we have. A sender that has lost its processor comes back sooner.
+    /// How long to wait for the sender before its memory is read: about as long as that takes,
+    /// where it has as many pieces as we have. A sender that has lost its processor comes back
+    /// sooner.
     fn patience(&self) -> Duration {
         let [least, most] = PATIENCE;
         let pieces = match (self.header.layout_words, self.view) {
@@ -785,7 +789,8 @@ impl<'a> ReceiveTransfer<'a> {
 
 /// Bytes of forms of peers' that are kept.
 const MOST_BYTES: usize = 64 << 20;
-/// Words of a layout that there is room for before they are read: a sender that says more has to have them.
+/// Words of a layout that there is room for before they are read: a sender that says more has to
+/// have them.
 const ROOM_WORDS: usize = 1 << 17;
 
 /// Layouts of peers by hash, with the number of words that describe one.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Which message a receive gets, as the MPI standard orders them (MPI 4.1, section 3.5): of two messages of one
-//! sender that both match, the one that was sent first; of two receives that both match, the one that was
-//! posted first.
+//! Which message a receive gets, as the MPI standard orders them (MPI 4.1, section 3.5): of two
+//! messages of one sender that both match, the one that was sent first; of two receives that both
+//! match, the one that was posted first.
 
 use std::collections::VecDeque;
 
@@ -35,8 +35,8 @@ impl Pattern {
     }
 }
 
-/// Receives that nothing has come for, and messages that nobody has received: one of the two never matches the
-/// other.
+/// Receives that nothing has come for, and messages that nobody has received: one of the two never
+/// matches the other.
 #[derive(Debug)]
 pub(crate) struct Matcher<M, R> {
     /// In the order in which they were posted.
@@ -112,8 +112,8 @@ mod tests {
         ]
     }
 
-    /// Every pair of a message and a receive, by their numbers, as the standard's rules say: each event is
-    /// compared with all earlier ones that have no partner.
+    /// Every pair of a message and a receive, by their numbers, as the standard's rules say: each
+    /// event is compared with all earlier ones that have no partner.
     fn oracle(events: &[Event]) -> Vec<(usize, usize)> {
         let mut free: Vec<usize> = Vec::new();
         let mut pairs = Vec::new();

@@ -2,12 +2,12 @@
 
 //! The messages between the ranks of a team.
 //!
-//! Each rank has a ring to each other rank. A short message goes through it as a whole. Of a long one only its
-//! [`Header`] does, and the receiver of that has [`Endpoint`] move the data. So messages of one sender are
-//! matched in the order in which they were sent, whatever their length.
+//! Each rank has a ring to each other rank. A short message goes through it as a whole. Of a long
+//! one only its [`Header`] does, and the receiver of that has [`Endpoint`] move the data. So
+//! messages of one sender are matched in the order in which they were sent, whatever their length.
 //!
-//! Nothing here waits but for the data of a long message: [`super::calls`] calls [`Messenger::progress`] until
-//! what it waits for is there.
+//! Nothing here waits but for the data of a long message: [`super::calls`] calls
+//! [`Messenger::progress`] until what it waits for is there.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -61,8 +61,9 @@ const HEADERS: [u64; 2] = [
 /// Messages of at least this many bytes may be announced by a header, whatever slot that names.
 pub(crate) const LEAST_EAGER_MAX: u64 = 4096;
 
-/// Long messages of one sender that are left where they are until somebody receives them: of more the data are
-/// fetched at once, so that the sender always has a slot for the one that is waited for.
+/// Long messages of one sender that are left where they are until somebody receives them: of more
+/// the data are fetched at once, so that the sender always has a slot for the one that is waited
+/// for.
 const MOST_LEFT: usize = SLOTS / 2;
 
 /// Layouts whose description is kept: the program may send elements of the same layout again.
@@ -163,7 +164,8 @@ impl Messenger {
         let (rank, size) = team.place();
         let memory = Arc::new(MessageSegment::open(team.clone(), [HEAD, LANES * LANE])?);
         let places = memory.slots_and_lanes();
-        // SAFETY: the memory has these bytes for each rank, for nothing else, and the segment keeps it.
+        // SAFETY: the memory has these bytes for each rank, for nothing else, and the segment keeps
+        // it.
         let segment = unsafe { Segment::within(places, size, memory.clone()) };
         let is_blind = means.pids.is_none();
         if is_blind {
@@ -213,7 +215,8 @@ impl Messenger {
         self.last_request
     }
 
-    /// Sends a message; the number of a request, unless the buffer is free again at once. `to` is a rank.
+    /// Sends a message; the number of a request, unless the buffer is free again at once. `to` is a
+    /// rank.
     pub(crate) fn send(&mut self, elements: Elements, to: usize, tag: i32) -> Result<Option<u64>> {
         if to == self.rank {
             self.send_to_self(&elements, tag)?;
@@ -287,8 +290,8 @@ impl Messenger {
             let fits = |_| true;
             let route = (bytes, to, tag);
             let view = elements.view().into();
-            // SAFETY: the program has lent its elements until the request is complete, or given up; what is `owned` the
-            // message keeps.
+            // SAFETY: the program has lent its elements until the request is complete, or given up;
+            // what is `owned` the message keeps.
             let posted = unsafe { self.endpoint.post(view, owned.take(), route, 0, fits) };
             if let Some(shared) = posted {
                 let mut header = [0u8; header::BYTES];
@@ -306,8 +309,8 @@ impl Messenger {
         Ok(None)
     }
 
-    /// Lanes are memory of the tmpfs as soon as they are used. Without room for them, data that can be read
-    /// are.
+    /// Lanes are memory of the tmpfs as soon as they are used. Without room for them, data that can
+    /// be read are.
     fn reserve_lanes(&mut self) -> Result<()> {
         if self.has_lanes {
             return Ok(());
@@ -365,7 +368,8 @@ impl Messenger {
         ring.advance(LINE);
         let at = ring.position();
         let straight = len.min(self.memory.ring() - at);
-        // What is behind the ring's end is at its start. If `fill` fails, nobody sees what was written.
+        // What is behind the ring's end is at its start. If `fill` fails, nobody sees what was
+        // written.
         fill(0..straight as u64, base.wrapping_add(at))?;
         if straight < len {
             fill(straight as u64..len as u64, base)?;
@@ -418,7 +422,8 @@ impl Messenger {
     fn fetch(&self, envelope: Envelope, header: &Header, elements: &Elements) -> Result<Status> {
         let rank = envelope.source;
         let (view, capacity) = (elements.view(), elements.bytes());
-        // SAFETY: the program has lent its elements until this request is complete; the header came through the team's ring.
+        // SAFETY: the program has lent its elements until this request is complete; the header came
+        // through the team's ring.
         let received = unsafe { self.endpoint.receive(header, &view, capacity) };
         // The sender may sleep until its buffer is free.
         self.team.block(rank).bell.ring();
@@ -513,8 +518,8 @@ impl Messenger {
         while self.inbox[sender].available(LINE, head)? > 0 {
             any = true;
             let ring = &mut self.inbox[sender];
-            // SAFETY: a line is there, aligned to one. A peer that writes to it now is buggy; what is read is
-            // checked.
+            // SAFETY: a line is there, aligned to one. A peer that writes to it now is buggy; what
+            // is read is checked.
             let line = unsafe {
                 let line = base.add(ring.position()).cast::<[u64; 8]>();
                 line.read_volatile()
@@ -528,8 +533,8 @@ impl Messenger {
             ring.advance(LINE);
             let (at, len) = (ring.position(), len as usize);
             let straight = len.min(memory.ring() - at);
-            // SAFETY: the frame's bytes are there, the last ones at the ring's start, and stay until the tail
-            // is moved.
+            // SAFETY: the frame's bytes are there, the last ones at the ring's start, and stay
+            // until the tail is moved.
             let parts = unsafe {
                 [
                     std::slice::from_raw_parts(base.add(at), straight),
@@ -649,8 +654,8 @@ impl Messenger {
         self.queued > 0 || !outgoing::is_quiet() && self.endpoint.is_needed()
     }
 
-    /// The program wants its buffers back, whatever becomes of these messages: what was not received yet is
-    /// cancelled, and what was not sent yet is copied.
+    /// The program wants its buffers back, whatever becomes of these messages: what was not
+    /// received yet is cancelled, and what was not sent yet is copied.
     pub(crate) fn abandon(&mut self, requests: &[u64]) -> Result<()> {
         let is_meant = |posted: &Posted| requests.contains(&posted.request);
         self.matcher.cancel(is_meant);
@@ -687,8 +692,8 @@ impl Messenger {
         }
     }
 
-    /// Has a message's buffer be free: taken back if nobody has begun to receive it (`retract`), copied, or
-    /// received by the thread that has begun.
+    /// Has a message's buffer be free: taken back if nobody has begun to receive it (`retract`),
+    /// copied, or received by the thread that has begun.
     fn free_buffer(&self, shared: &Shared, retract: bool) {
         let mut pause = Pause::new();
         loop {
@@ -709,7 +714,8 @@ impl Messenger {
         }
     }
 
-    /// Waits until nobody needs anything of this rank any more. Messages to ranks that leave, too, are lost.
+    /// Waits until nobody needs anything of this rank any more. Messages to ranks that leave, too,
+    /// are lost.
     pub(crate) fn leave(&mut self, is_broken: impl Fn() -> bool) {
         let me = self.team.block(self.rank);
         me.deaf.store(1, Ordering::Release);

@@ -2,15 +2,17 @@
 
 //! Messages between two processes of one machine.
 //!
-//! The ranks of a [`Team`](crate::Team) send each other messages with [`Team::send`](crate::Team::send) and its
-//! relatives: bytes or elements of a layout, with tags, received in the order in which they were sent.
+//! The ranks of a [`Team`](crate::Team) send each other messages with
+//! [`Team::send`](crate::Team::send) and its relatives: bytes or elements of a layout, with tags,
+//! received in the order in which they were sent.
 //!
-//! What moves the data is there for libraries as well that match messages on their own. A message that is too long to be
-//! copied through a queue is announced by a [`header::Header`], which the library that matches messages brings to its
-//! receiver: under `libcopy_mpi.so` that is the MPI library. The data take the
-//! fastest way there is ([`Protocol`]): read out of the sender's memory, copied out of memory that is mapped
-//! ([`Registration`]), streamed through a lane of the [`Segment`], or copied by both sides at the same time.
-//! `docs/design/p2p-protocol.md` says why nothing can be mistaken or left waiting.
+//! What moves the data is there for libraries as well that match messages on their own. A message
+//! that is too long to be copied through a queue is announced by a [`header::Header`], which the
+//! library that matches messages brings to its receiver: under `libcopy_mpi.so` that is the MPI
+//! library. The data take the fastest way there is ([`Protocol`]): read out of the sender's memory,
+//! copied out of memory that is mapped ([`Registration`]), streamed through a lane of the
+//! [`Segment`], or copied by both sides at the same time. `docs/design/p2p-protocol.md` says why
+//! nothing can be mistaken or left waiting.
 
 pub(crate) mod buffer;
 mod calls;

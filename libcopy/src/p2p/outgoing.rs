@@ -22,14 +22,16 @@ use crate::transport::process_memory;
 /// Bytes that are put into a lane at a time.
 const CHUNK: u64 = 32 << 10;
 
-/// How long a sender waits for a receiver that has not begun: this, and the time that packing takes.
+/// How long a sender waits for a receiver that has not begun: this, and the time that packing
+/// takes.
 const PATIENCE: Duration = Duration::from_millis(1);
 /// The same where the receiver can copy out of our memory, which is worth more than packing early.
 const LONG_PATIENCE: Duration = Duration::from_millis(10);
-/// How long a sender waits for the receive of a message that is long enough for the MPI library to wait for it, too.
+/// How long a sender waits for the receive of a message that is long enough for the MPI library to
+/// wait for it, too.
 const UNMATCHED_PATIENCE: Duration = Duration::from_millis(100);
-/// How much longer a sender waits for a receiver that is busy with other messages of ours. Not for ever:
-/// one thread may wait for what another one's messages keep from happening.
+/// How much longer a sender waits for a receiver that is busy with other messages of ours. Not for
+/// ever: one thread may wait for what another one's messages keep from happening.
 const WHILE_BUSY: u32 = 50;
 /// Bytes of a page.
 const PAGE: u64 = 4096;
@@ -121,7 +123,8 @@ pub fn any() -> bool {
     INCOMPLETE.load(Ordering::Relaxed) != 0
 }
 
-/// Whether any of these is in device memory: who waits elsewhere calls [`Endpoint::pack_all`] before.
+/// Whether any of these is in device memory: who waits elsewhere calls [`Endpoint::pack_all`]
+/// before.
 #[inline]
 pub fn any_on_device() -> bool {
     ON_DEVICE.load(Ordering::Relaxed) != 0
@@ -185,11 +188,12 @@ pub const ATTACH_MIN: u64 = 64 << 10;
 /// How many times the bytes of its elements memory may have that is mapped for them.
 const ATTACH_SPARSE: u64 = 64;
 
-/// Pieces from which on memory is lent so that the module copies them: fewer are read soon enough without it.
+/// Pieces from which on memory is lent so that the module copies them: fewer are read soon enough
+/// without it.
 const LEND_MIN: u64 = 1024;
 
-/// Where the elements of a message begin, and how many bytes there are to their end, if they are not dense and
-/// the module may pin that many for them.
+/// Where the elements of a message begin, and how many bytes there are to their end, if they are
+/// not dense and the module may pin that many for them.
 fn extent(content: &Content, total: u64) -> Option<(usize, usize)> {
     let Content::Host(View::Typed(prepared, origin)) = content else {
         return None;
@@ -218,8 +222,8 @@ fn offer(
     registration.publish(to, base, len)
 }
 
-/// Lends the memory of a message's elements, if copying the pieces costs the receiver more without the module
-/// than to pin the pages costs us.
+/// Lends the memory of a message's elements, if copying the pieces costs the receiver more without
+/// the module than to pin the pages costs us.
 fn lend(context: &Context, content: &Content, total: u64) -> Option<(Arc<Published>, RegionKey)> {
     let registration = context.registration.as_ref()?;
     let (base, len) = extent(content, total)?;
@@ -277,9 +281,10 @@ impl Endpoint {
         outbox.retired
     }
 
-    /// Makes a message known to its receiver; `None` if there is no slot, if the receiver must not read our
-    /// memory, or in a forked child. `owned` is what `content` shows, if that is not the program's; `committed` the number that its type
-    /// was given together, or 0; `fits` says whether a header may have a given number of bytes.
+    /// Makes a message known to its receiver; `None` if there is no slot or no room for the words
+    /// of its layout, if the receiver must not read our memory, or in a forked child. `owned` is
+    /// what `content` shows, if that is not the program's; `committed` the number that its type was
+    /// given together, or 0; `fits` says whether a header may have a given number of bytes.
     ///
     /// ```compile_fail,E0133
     /// # use libcopy::p2p::{Content, Endpoint, View};
@@ -291,8 +296,9 @@ impl Endpoint {
     ///
     /// # Safety
     ///
-    /// The content has `total` bytes. Until the message is complete ([`Outgoing::attend`] or [`Outgoing::buffer`] says so),
-    /// or was withdrawn or lost, elements in host memory stay readable and nobody changes them.
+    /// The content has `total` bytes. Until the message is complete ([`Outgoing::attend`] or
+    /// [`Outgoing::buffer`] says so), or was withdrawn or lost, elements in host memory stay
+    /// readable and nobody changes them.
     pub unsafe fn post(
         &self,
         content: Content,
@@ -314,11 +320,23 @@ impl Endpoint {
         if is_blind && (context.is_refused(to) || device.is_some()) {
             return None;
         }
+        let (origin, layout) = match &content {
+            Content::Host(View::Dense(base)) => (*base as u64, None),
+            Content::Host(View::Typed(prepared, origin)) => {
+                (*origin as u64, Some(prepared.described()?))
+            }
+            Content::Host(View::Opaque(_)) => (0, None),
+            Content::Device(elements) => match elements.described() {
+                Some(known) => (0, Some(known.described()?)),
+                None => (0, None),
+            },
+        };
         let mut outbox = lock(&self.outbox);
         if !outbox.live.is_empty() {
             outbox.reap(context);
         }
-        // What was reaped has said whether memory is to be published, which takes too long to keep others out.
+        // What was reaped has said whether memory is to be published, which takes too long to keep
+        // others out.
         let (mut offered, mut lent) = (None, None);
         if context.registration.is_some() && !is_blind {
             drop(outbox);
@@ -339,7 +357,8 @@ impl Endpoint {
             return None;
         };
         let lane = match context.protocol {
-            // Lanes are for receivers that have begun: those that wait may need one that others would hold.
+            // Lanes are for receivers that have begun: those that wait may need one that others
+            // would hold.
             _ if is_blind || device.is_some() => None,
             Protocol::Get => None,
             _ => context.take_lane(),
@@ -348,14 +367,6 @@ impl Endpoint {
         let sequence = outbox.sequence;
         outbox.free &= !(1 << number);
         let mut wire = vec![0u8; wire_size(number)].into_boxed_slice();
-        let (origin, layout) = match &content {
-            Content::Host(View::Dense(base)) => (*base as u64, None),
-            Content::Host(View::Typed(prepared, origin)) => {
-                (*origin as u64, Some(prepared.described()))
-            }
-            Content::Host(View::Opaque(_)) => (0, None),
-            Content::Device(elements) => (0, elements.described().map(|known| known.described())),
-        };
         let header = Header {
             magic: context.magic,
             sequence,
@@ -428,7 +439,7 @@ impl Endpoint {
         self.attend_those(|_| true);
     }
 
-    /// The same until `look` finds something.
+    /// Goes on with all messages that are under way until `look` finds something.
     pub fn attend_until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
         let mut pause = Pause::new();
         loop {
@@ -441,8 +452,9 @@ impl Endpoint {
         }
     }
 
-    /// The same without those that their receivers copy themselves: for a rank that is copying what it receives. Two
-    /// ranks that send to each other then copy a message each, into memory that is in their own caches.
+    /// Goes on with all messages that are under way but those that their receivers copy themselves:
+    /// for a rank that is copying what it receives. Two ranks that send to each other then copy a
+    /// message each, into memory that is in their own caches.
     pub(super) fn attend_streams(&self) {
         self.attend_those(|message| !message.is_copied_by_receiver(&self.context));
     }
@@ -466,8 +478,9 @@ impl Endpoint {
         outbox.reap(context);
     }
 
-    /// Packs all messages in device memory that their receivers are not copying: before a call that waits for other
-    /// processes without letting messages get on, since a receiver that cannot copy out of device memory waits for that.
+    /// Packs all messages in device memory that their receivers are not copying: before a call that
+    /// waits for other processes without letting messages get on, since a receiver that cannot copy
+    /// out of device memory waits for that.
     pub fn pack_all(&self) {
         if !self.home.is_here() {
             return;
@@ -515,7 +528,8 @@ impl Endpoint {
         unfinished.iter().map(|shared| lock(shared).to).collect()
     }
 
-    /// Whether a receiver waits for bytes that only we can hand over, or the program for its buffer.
+    /// Whether a receiver waits for bytes that only we can hand over, or the program for its
+    /// buffer.
     pub(super) fn is_needed(&self) -> bool {
         let is_needed = |shared: &Shared| {
             let message = lock(shared);
@@ -617,8 +631,8 @@ impl Outgoing {
         self.complete
     }
 
-    /// Lends the memory of the elements that are left, so that the receiver need not wait for us to have many
-    /// pieces soon.
+    /// Lends the memory of the elements that are left, so that the receiver need not wait for us to
+    /// have many pieces soon.
     fn lend(&mut self, context: &Context, slot: &Slot) {
         if std::mem::replace(&mut self.is_lending_over, true)
             || slot.blind.load(Ordering::Acquire) != 0
@@ -682,9 +696,9 @@ impl Outgoing {
         self.split && self.slot(context).split.wish.load(Ordering::Acquire) == wish::SPLIT
     }
 
-    /// Copies a part of a message into the receiver's memory, if it wants that: one at a time, and none when we first
-    /// see that it does. A receiver that has sent to us, too, did so before, so that we find its message
-    /// first, and rather copy that.
+    /// Copies a part of a message into the receiver's memory, if it wants that: one at a time, and
+    /// none when we first see that it does. A receiver that has sent to us, too, did so before, so
+    /// that we find its message first, and rather copy that.
     fn help(&mut self, context: &Context, slot: &Slot) {
         let Content::Host(View::Dense(base)) = self.content else {
             return;
@@ -723,7 +737,8 @@ impl Outgoing {
             (Some(_), _) | (None, Content::Device(_)) => LONG_PATIENCE,
             (None, Content::Host(_)) => PATIENCE,
         };
-        // A receiver without a request has to come to the receive anyway, and packing would cost both.
+        // A receiver without a request has to come to the receive anyway, and packing would cost
+        // both.
         let is_host = matches!(self.content, Content::Host(_));
         let is_unmatched =
             is_host && self.total >= SPLIT_MIN && context.is_without_receives(self.to);
@@ -798,7 +813,8 @@ impl Outgoing {
             .store(state::DONE, Ordering::Release);
     }
 
-    /// Takes the message back, unless somebody has begun to receive it; whether nobody uses the buffer any more.
+    /// Takes the message back, unless somebody has begun to receive it; whether nobody uses the
+    /// buffer any more.
     pub(super) fn retract(&mut self, context: &Context) -> bool {
         let (from, to) = (state::POSTED, state::DONE);
         let taken = exchange(&self.slot(context).state, from, to);
@@ -836,7 +852,8 @@ impl Outgoing {
     }
 }
 
-/// A range of the packed bytes of elements; `None` if there is no memory for them, or if they cannot be packed.
+/// A range of the packed bytes of elements; `None` if there is no memory for them, or if they
+/// cannot be packed.
 ///
 /// # Safety
 ///

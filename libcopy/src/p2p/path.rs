@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Which of two paths messages of one class take where both are open: out of the sender's memory, which is
-//! mapped, or through a lane. What is faster depends on the machine and on what both sides do
-//! meanwhile, so the receiver, which waits for either, goes by what they took.
+//! Which of two paths messages of one class take where both are open: out of the sender's memory,
+//! which is mapped, or through a lane. What is faster depends on the machine and on what both sides
+//! do meanwhile, so the receiver, which waits for either, goes by what they took.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -51,8 +51,8 @@ impl PathLearner {
         DataPath::ALL[known.unwrap_or_default().choose()]
     }
 
-    /// A message took so long; returns how many more of its class will not be taken out of mapped memory
-    /// even if they can be.
+    /// A message took so long; returns how many more of its class will not be taken out of mapped
+    /// memory even if they can be.
     pub fn note(&self, class: MessageClass, path: DataPath, time: Duration) -> u32 {
         let mut classes = lock(&self.classes);
         let known = classes.get_or_insert(class, MOST_CLASSES, Comparison::default);

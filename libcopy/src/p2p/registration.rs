@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Where the kernel module is: memory that a program sends elements out of again and again is
-//! published by its owner and mapped by those who receive from it, who copy from layout to layout by
-//! load and store ("FALCON-X: Zero-copy MPI derived datatype processing on modern CPU and GPU
+//! published by its owner and mapped by those who receive from it, who copy from layout to layout
+//! by load and store ("FALCON-X: Zero-copy MPI derived datatype processing on modern CPU and GPU
 //! architectures", section 5, with XPMEM).
 //!
-//! Before that, where a message of many pieces waits for a receiver while its sender does something else, the
-//! memory is lent for this message alone: the receiver has the module copy the pieces out of it, which costs a
-//! fraction of what `process_vm_readv` takes for them.
+//! Before that, where a message of many pieces waits for a receiver while its sender does something
+//! else, the memory is lent for this message alone: the receiver has the module copy the pieces out
+//! of it, which costs a fraction of what `process_vm_readv` takes for them.
 //!
-//! The owner asks the module before each message whether the pages are its own still; until the message
-//! has been received they stay what they are, since the program lent them. Pages that are mapped stay
-//! valid whatever their owner does.
+//! The owner asks the module before each message whether the pages are its own still; until the
+//! message has been received they stay what they are, since the program lent them. Pages that are
+//! mapped stay valid whatever their owner does.
 
 use std::sync::{Arc, Mutex};
 
@@ -30,13 +30,15 @@ use crate::uapi;
 const KEPT: usize = 16;
 /// Bytes that may stay pinned in them.
 const KEPT_BYTES: usize = 1 << 30;
-/// Ranges that are listed for the module at a time, on average: some calls' worth, so that few calls have less than
-/// they may.
+/// Ranges that are listed for the module at a time, on average: some calls' worth, so that few
+/// calls have less than they may.
 const RANGES: usize = 4 * uapi::MAX_IOV as usize;
-/// Bytes that they have at most, which bounds their number where some are much shorter than the average.
+/// Bytes that they have at most, which bounds their number where some are much shorter than the
+/// average.
 const MOST_LISTED: u64 = 1 << 20;
-/// Blocks from which on the module is given their list, or their distance, in a call of its own, instead of being told
-/// where each one is: that spares less than a call costs where there are fewer.
+/// Blocks from which on the module is given their list, or their distance, in a call of its own,
+/// instead of being told where each one is: that spares less than a call costs where there are
+/// fewer.
 const FEWEST_BLOCKS: u64 = 64;
 /// Messages from the same memory before it is published, which pays only if more follow.
 const AFTER: u32 = 1;
@@ -60,7 +62,8 @@ impl Published {
     }
 }
 
-/// What a receiver has to know of it; nothing if the region is 0. Without a number it is not to be mapped.
+/// What a receiver has to know of it; nothing if the region is 0. Without a number it is not to be
+/// mapped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RegionKey {
     /// The region.
@@ -82,7 +85,8 @@ impl RegionKey {
     }
 }
 
-/// A message of a peer's in memory that it has published or lent, which the module copies piece by piece.
+/// A message of a peer's in memory that it has published or lent, which the module copies piece by
+/// piece.
 #[derive(Debug)]
 pub struct RemotePieces<'a> {
     domain: &'a Domain,
@@ -147,7 +151,8 @@ impl RemotePieces<'_> {
         let form = self.cursor.layout().form();
         let average = (form.size() / form.segments().max(1)).max(1);
         let at_once = average.saturating_mul(RANGES as u64).min(MOST_LISTED);
-        // To the end of a block, if all are as long as the average: those that follow may be copied as blocks.
+        // To the end of a block, if all are as long as the average: those that follow may be copied
+        // as blocks.
         let over = (self.cursor.position() + at_once) % average;
         let to_end = at_once.checked_sub(over).filter(|bytes| *bytes > 0);
         let (bytes, origin) = (left.min(to_end.unwrap_or(at_once)), self.origin);
@@ -235,8 +240,9 @@ impl Registration {
         unsafe { OwnedRegion::new(&self.domain, &[piece], 0) }
     }
 
-    /// Publishes memory for one message, to be copied from and not to be mapped; for as long as the result
-    /// lives. Where that has been no use of late it is not done for a while, since to pin memory takes time.
+    /// Publishes memory for one message, to be copied from and not to be mapped; for as long as the
+    /// result lives. Where that has been no use of late it is not done for a while, since to pin
+    /// memory takes time.
     pub(super) fn lend(&self, base: usize, len: usize) -> Option<(Arc<Published>, RegionKey)> {
         if !self.lending.admits() {
             return None;
@@ -265,8 +271,8 @@ impl Registration {
         self.lending.note(was_used);
     }
 
-    /// A message of a peer's in memory that it has published or lent; `origin` is the owner's address that the
-    /// offsets of `layout` count from.
+    /// A message of a peer's in memory that it has published or lent; `origin` is the owner's
+    /// address that the offsets of `layout` count from.
     pub(super) fn pieces(
         &self,
         key: RegionKey,

@@ -99,7 +99,8 @@ pub struct Slot {
     pub(super) filled: AtomicU64,
     /// Where the packed rest is.
     pub(super) rest: AtomicU64,
-    /// What the header says that is not above: where it cannot be read, since a receive has cut it off.
+    /// What the header says that is not above: where it cannot be read, since a receive has cut it
+    /// off.
     more: [AtomicU64; MORE],
     window: Place,
     receiver: Receiver,
@@ -136,9 +137,9 @@ const SHORTEST_PART: u64 = (64 << 10) / PAGE;
 /// Pages of the longest part: others wait for the rank that copies it.
 const LONGEST_PART: u64 = (4 << 20) / PAGE;
 
-/// Pages that a rank copies next of those that are left: half of them, and so on, so that few calls of the
-/// kernel move most bytes, and both sides are done at the same time; as many as it may, if the other side is copying
-/// something else.
+/// Pages that a rank copies next of those that are left: half of them, and so on, so that few calls
+/// of the kernel move most bytes, and both sides are done at the same time; as many as it may, if
+/// the other side is copying something else.
 fn part(left: u64, alone: bool) -> u64 {
     let wanted = if alone || left <= SHORTEST_PART {
         left
@@ -159,8 +160,9 @@ impl Split {
         self.wish.store(wish::SPLIT, Ordering::Release);
     }
 
-    /// Copies a part with `copy`, which is given offset and length. Returns whether it did; else nobody has to
-    /// begin one any more. `alone` says whether the other side has something else to do first.
+    /// Copies a part with `copy`, which is given offset and length. Returns whether it did; else
+    /// nobody has to begin one any more. `alone` says whether the other side has something else to
+    /// do first.
     pub(super) fn help(
         &self,
         total: u64,
@@ -168,7 +170,8 @@ impl Split {
         alone: bool,
         copy: impl FnOnce(u64, u64) -> bool,
     ) -> bool {
-        // Said before a part is taken: a rank that closes this sees either that, or no part is left.
+        // Said before a part is taken: a rank that closes this sees either that, or no part is
+        // left.
         let _busy = Busy::new(&self.busy);
         if self.failed.load(Ordering::SeqCst) != 0 {
             return false;
@@ -317,7 +320,8 @@ impl Slot {
         }
     }
 
-    /// Says how others reach the device memory that the message is in, if it is: before the message is posted.
+    /// Says how others reach the device memory that the message is in, if it is: before the message
+    /// is posted.
     pub(super) fn set_device(&self, handle: Option<DeviceHandle>) {
         self.is_on_device
             .store(u32::from(handle.is_some()), Ordering::Relaxed);
@@ -330,7 +334,8 @@ impl Slot {
         self.device.trial.store(handle.trial, Ordering::Relaxed);
     }
 
-    /// The same of a message that was posted; `None` if it is in host memory.
+    /// How the device memory of a message that was posted is reached; `None` if it is in host
+    /// memory.
     pub(super) fn device(&self) -> Option<DeviceHandle> {
         let is_there = self.is_on_device.load(Ordering::Relaxed) != 0;
         is_there.then(|| DeviceHandle {
@@ -339,8 +344,8 @@ impl Slot {
         })
     }
 
-    /// Says where the sender's memory is published or lent: before the message is posted, or while the sender
-    /// is the one that moves it.
+    /// Says where the sender's memory is published or lent: before the message is posted, or while
+    /// the sender is the one that moves it.
     pub(super) fn set_window(&self, window: RegionKey) {
         let name = u64::from(window.id) << 32 | u64::from(window.serial);
         self.window.oldest.store(window.oldest, Ordering::Relaxed);
@@ -402,8 +407,8 @@ pub struct Segment {
     _mapping: Box<dyn Mapping>,
 }
 
-// SAFETY: the address of a mapping that `_mapping` keeps; all that is reached through it are atomics, and lanes,
-// which are raw pointers.
+// SAFETY: the address of a mapping that `_mapping` keeps; all that is reached through it are
+// atomics, and lanes, which are raw pointers.
 unsafe impl Send for Segment {}
 // SAFETY: as above.
 unsafe impl Sync for Segment {}
@@ -448,8 +453,8 @@ impl Segment {
     ///
     /// # Safety
     ///
-    /// `mapping` keeps [`HEAD`] bytes of each process at `heads`, and its lanes at `lanes`, mapped. Both are
-    /// aligned to pages, were zeros at first, and are used by nothing but segments.
+    /// `mapping` keeps [`HEAD`] bytes of each process at `heads`, and its lanes at `lanes`, mapped.
+    /// Both are aligned to pages, were zeros at first, and are used by nothing but segments.
     pub(crate) unsafe fn within(
         (heads, lanes): (*mut u8, *mut u8),
         members: usize,
@@ -488,7 +493,8 @@ impl Segment {
         unsafe { &*slots.add(slot) }
     }
 
-    /// Messages that a process has sent to another one, or to all others, which have not received all of them yet.
+    /// Messages that a process has sent to another one, or to all others, which have not received
+    /// all of them yet.
     ///
     /// # Panics
     ///
@@ -546,8 +552,9 @@ impl Segment {
         Busy::new(self.receives(member))
     }
 
-    /// 1, and one more for each request of a process that receives: only those may have matched a message that the
-    /// process does not fetch, since it is in a call of other libraries. [`UNCOUNTED`] more if it does not count all of them.
+    /// 1, and one more for each request of a process that receives: only those may have matched a
+    /// message that the process does not fetch, since it is in a call of other libraries.
+    /// [`UNCOUNTED`] more if it does not count all of them.
     ///
     /// # Panics
     ///

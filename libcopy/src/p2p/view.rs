@@ -25,13 +25,14 @@ impl DescribedLayout {
         }
     }
 
-    /// The form in words, and a hash of them.
-    pub fn described(&self) -> &(Vec<u64>, [u64; 2]) {
-        self.described.get_or_init(|| {
-            let words = self.layout.form().to_words();
-            let hash = hash(&words);
-            (words, hash)
-        })
+    /// The form in words, and a hash of them; `None` without room for the words.
+    pub fn described(&self) -> Option<&(Vec<u64>, [u64; 2])> {
+        if let Some(known) = self.described.get() {
+            return Some(known);
+        }
+        let words = self.layout.form().to_words().ok()?;
+        let hash = hash(&words);
+        Some(self.described.get_or_init(|| (words, hash)))
     }
 }
 
@@ -87,7 +88,8 @@ pub const HANDLE_WORDS: usize = 16;
 pub struct DeviceHandle {
     /// Says which memory it is, from the lowest byte of the elements on.
     pub memory: [u64; HANDLE_WORDS],
-    /// An address in the owner's host memory, where it has what is tried out before the first message.
+    /// An address in the owner's host memory, where it has what is tried out before the first
+    /// message.
     pub trial: u64,
 }
 
@@ -125,8 +127,8 @@ impl PackedBytes for Vec<u8> {
     }
 }
 
-/// A copy out of memory that processors do not reach, which another process has handed over. Dropping it waits until nothing
-/// is copied any more.
+/// A copy out of memory that processors do not reach, which another process has handed over.
+/// Dropping it waits until nothing is copied any more.
 pub trait DeviceCopy: fmt::Debug + Send {
     /// Begins.
     ///

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Whether something is done that is not always of use: the more often it was of none, the less often.
+//! Whether something is done that is not always of use: the more often it was of none, the less
+//! often.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How often the number of times that it is left out is doubled, once for each time that it was of no use.
+/// How often the number of times that it is left out is doubled, once for each time that it was of
+/// no use.
 const MOST_DOUBLINGS: u32 = 7;
 
 /// Whether something that is not always of use is done.

@@ -2,18 +2,21 @@
 
 //! Which of two ways to do the same is faster, by what one process sees each of them take.
 //!
-//! For work that is measured every time and whose parties learn nothing from each other: one running estimate per way,
-//! and looks at the slower one, which together may cost one part in [`BUDGET`] of the time. Where the ranks have to
-//! agree, or measuring costs as much as the work, [`governor`](super::governor) decides; where the program's own
-//! work is in what is measured, [`monitor`](super::monitor) does.
+//! For work that is measured every time and whose parties learn nothing from each other: one
+//! running estimate per way, and looks at the slower one, which together may cost one part in
+//! [`BUDGET`] of the time. Where the ranks have to agree, or measuring costs as much as the work,
+//! [`governor`](super::governor) decides; where the program's own work is in what is measured,
+//! [`monitor`](super::monitor) does.
 //!
-//! The three do not share an estimator: the [`Estimate`] here is made of one sample at a time, without memory of earlier
-//! ones, since it stands in a message's path. The mean of the middle half that the governor takes needs all times of a
-//! trial at once, and the monitor's median needs the last intervals. `docs/design/architecture.md` compares them.
+//! The three do not share an estimator: the [`Estimate`] here is made of one sample at a time,
+//! without memory of earlier ones, since it stands in a message's path. The mean of the middle half
+//! that the governor takes needs all times of a trial at once, and the monitor's median needs the
+//! last intervals. `docs/design/architecture.md` compares them.
 
 /// Samples of either way before they are compared: the first one finds nothing in its place.
 pub(crate) const SAMPLES: u32 = 2;
-/// The part of the time, as a divisor, that may be lost by taking the slower way, to see whether it still is.
+/// The part of the time, as a divisor, that may be lost by taking the slower way, to see whether it
+/// still is.
 const BUDGET: u64 = 100;
 /// Samples between two such looks, at least and at most.
 const BETWEEN: [u64; 2] = [64, 1 << 16];
@@ -26,8 +29,8 @@ struct Estimate {
 }
 
 impl Estimate {
-    /// It took so long. What is quicker than all before is believed at once, what is slower little by little, since it
-    /// may have been the machine.
+    /// It took so long. What is quicker than all before is believed at once, what is slower little
+    /// by little, since it may have been the machine.
     fn note(&mut self, nanos: u64) {
         self.nanos = match self.samples {
             0 => nanos,
@@ -47,7 +50,8 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    /// The faster way and how often it is taken until the other is tried again; `None` as long as both are not known.
+    /// The faster way and how often it is taken until the other is tried again; `None` as long as
+    /// both are not known.
     pub(crate) fn settled(&self) -> Option<(usize, u64)> {
         if self.estimates.iter().any(|known| known.samples < SAMPLES) {
             return None;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Who moves the bytes of a collective, and `LIBCOPY_ASYNC`: whether collectives return before they have arrived.
+//! Who moves the bytes of a collective, and `LIBCOPY_ASYNC`: whether collectives return before they
+//! have arrived.
 
 use std::str::FromStr;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The thresholds in force here: built in, overridden by the machine's profile, overridden by the environment.
+//! The thresholds in force here: built in, overridden by the machine's profile, overridden by the
+//! environment.
 
 use super::profile::Profile;
 use super::thresholds::Policy;
@@ -13,8 +14,8 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// [`crate::Error::Environment`] or [`crate::Error::Argument`] if a variable has an unusable value,
-    /// [`crate::Error::Profile`] if the profile cannot be read.
+    /// [`crate::Error::Environment`] or [`crate::Error::Argument`] if a variable has an unusable
+    /// value, [`crate::Error::Profile`] if the profile cannot be read.
     pub fn load() -> Result<Self> {
         let topology = Topology::current();
         let mut policy = match Profile::current()? {

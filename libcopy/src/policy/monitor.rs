@@ -2,11 +2,12 @@
 
 //! Learns from the iterations of a loop which way its collectives should go.
 //!
-//! Copy Engines 2023 has static thresholds (section 3.4) and names what they miss (section 4.4): whether an
-//! engine helps depends on how long the application computes until the next call and on how soon it
-//! touches the buffer. Both show in one figure that a process can measure alone: the time from one
-//! call at a place in the program to the next call there. The computation is part of it whichever
-//! way the bytes go, so the way with the shortest interval is the best one, overlap, faults and all.
+//! Copy Engines 2023 has static thresholds (section 3.4) and names what they miss (section 4.4):
+//! whether an engine helps depends on how long the application computes until the next call and on
+//! how soon it touches the buffer. Both show in one figure that a process can measure alone: the
+//! time from one call at a place in the program to the next call there. The computation is part of
+//! it whichever way the bytes go, so the way with the shortest interval is the best one, overlap,
+//! faults and all.
 //!
 //! ```text
 //! iterations 1 to 9      each way three times in turn
@@ -20,13 +21,14 @@
 //!
 //! Machines are noisy: calls of one way differ by a third where programs share processors, and all
 //! become slower and faster together. So intervals are remembered as multiples of a level that
-//! follows the machine, and many of them. And the first calls of a way are slow, because they pin and
-//! map memory: those that took many times as long as the shortest do not count, and whether to look at a
-//! way again is decided by the best that was seen of it.
+//! follows the machine, and many of them. And the first calls of a way are slow, because they pin
+//! and map memory: those that took many times as long as the shortest do not count, and whether to
+//! look at a way again is decided by the best that was seen of it.
 //!
-//! The estimator is not that of [`comparison`](super::comparison) or of [`governor`](super::governor): an interval has the
-//! program's own work in it, which changes, so it is kept as a multiple of the level and the change itself is detected;
-//! the other two time the call alone. `docs/design/architecture.md` compares the three.
+//! The estimator is not that of [`comparison`](super::comparison) or of
+//! [`governor`](super::governor): an interval has the program's own work in it, which changes, so
+//! it is kept as a multiple of the level and the change itself is detected; the other two time the
+//! call alone. `docs/design/architecture.md` compares the three.
 //!
 //! A buffer that is touched as soon as the call returns leaves nothing to overlap: then an engine
 //! alone is no longer looked at again.
@@ -204,18 +206,19 @@ struct History {
     records: [Record; Executor::ALL.len()],
     /// Seconds, 0 before the first interval: what 1 in `records` stands for at the moment.
     level: f64,
-    /// Seconds that an interval of each way should take if nothing has changed but the machine: they
-    /// move with `level` alone. Following the records instead, which move themselves, let noise carry
-    /// the level away, and ways that are seldom looked at seemed slower and slower.
+    /// Seconds that an interval of each way should take if nothing has changed but the machine:
+    /// they move with `level` alone. Following the records instead, which move themselves, let
+    /// noise carry the level away, and ways that are seldom looked at seemed slower and slower.
     paces: [Option<f64>; Executor::ALL.len()],
     /// The way of the iteration that goes on, when it began, and why it was taken.
     current: Option<(Executor, Duration, Reason)>,
     iteration: u64,
-    /// Seconds that have passed since the trials, without pauses, and those of them that looking again
-    /// has cost.
+    /// Seconds that have passed since the trials, without pauses, and those of them that looking
+    /// again has cost.
     passed: f64,
     spent: f64,
-    /// Iterations of the last look, and of the last one that might have been at a way known to be slower.
+    /// Iterations of the last look, and of the last one that might have been at a way known to be
+    /// slower.
     last_look: u64,
     last_patient: u64,
     /// Intervals of the chosen way in a row that do not fit, as in `records`.

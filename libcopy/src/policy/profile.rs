@@ -44,8 +44,8 @@ struct ProfileFile {
     rdma: BTreeMap<String, RdmaProfile>,
 }
 
-/// What `libcopy tune --rdma` has measured on a machine. This crate keeps it; the thresholds are a text that
-/// `libcopy_rdma::Thresholds` writes and reads.
+/// What `libcopy tune --rdma` has measured on a machine. This crate keeps it; the thresholds are a
+/// text that `libcopy_rdma::Thresholds` writes and reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RdmaProfile {
@@ -148,8 +148,8 @@ fn open() -> Result<Option<ProfileFile>> {
     let Some(path) = Profile::path() else {
         return Ok(None);
     };
-    // One that cannot be opened now, for want of descriptors or memory, is as good as none: it need not
-    // even exist. So is another user's: HOME may still be that of who started the program.
+    // One that cannot be opened now, for want of descriptors or memory, is as good as none: it need
+    // not even exist. So is another user's: HOME may still be that of who started the program.
     let is_named = config::PROFILE.value().is_some();
     let is_no_profile = |error: std::io::Error| {
         is_none(&error) || !is_named && error.kind() == std::io::ErrorKind::PermissionDenied

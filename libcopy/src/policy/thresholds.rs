@@ -19,16 +19,18 @@ use crate::transport::TransportKind;
 pub struct Policy {
     /// Messages up to this size are sent without asking the receiver first.
     pub eager_max: u64,
-    /// The same where ranks outnumber processors, unless a transport is forced: asking first
-    /// costs context switches.
+    /// Messages up to this size are sent without asking where ranks outnumber processors, unless a
+    /// transport is forced: asking first costs context switches.
     #[serde(alias = "eager_max_crowded")]
     pub eager_max_oversubscribed: u64,
-    /// The same for broadcasts, where one copy into the ring serves all ranks.
+    /// Broadcasts up to this size are sent without asking where ranks outnumber processors: one
+    /// copy into the ring serves all ranks.
     #[serde(alias = "eager_bcast_crowded")]
     pub eager_bcast_oversubscribed: u64,
     /// Bytes that shared memory hands over at a time.
     pub chunk: u64,
-    /// The same where ranks outnumber processors, and every hand-over is a context switch.
+    /// Bytes that shared memory hands over at a time where ranks outnumber processors, and every
+    /// hand-over is a context switch.
     #[serde(alias = "chunk_crowded")]
     pub chunk_oversubscribed: u64,
     /// From this size on, counting what all ranks receive, bytes received through shared memory
@@ -37,16 +39,20 @@ pub struct Policy {
     /// Bytes of the ring through which a rank broadcasts; a power of two.
     #[serde(alias = "cast_ring")]
     pub bcast_ring: u64,
-    /// The same where ranks outnumber processors: of a message that fits, each leaf has all as
-    /// soon as it gets a processor. Less in large teams: 64 MiB for all, but 4 MiB for each.
+    /// Bytes of the ring through which a rank broadcasts where ranks outnumber processors: of a
+    /// message that fits, each leaf has all as soon as it gets a processor. Less in large teams: 64
+    /// MiB for all, but 4 MiB for each.
     #[serde(alias = "cast_ring_crowded", alias = "bcast_ring_crowded")]
     pub bcast_ring_oversubscribed: u64,
     /// From this size on, root and leaf share the copy of a broadcast; below, and where ranks
-    /// outnumber processors and the root would only keep leaves from running, the leaf copies alone.
+    /// outnumber processors and the root would only keep leaves from running, the leaf copies
+    /// alone.
     pub share_min: u64,
-    /// The same for gathers, where the root has its own part to copy first.
+    /// From this size on, root and leaf share the copies of a gather, in which the root has its own
+    /// part to copy first.
     pub share_gather_min: u64,
-    /// The same for scatters, where a leaf that shares must tell first where its memory is.
+    /// From this size on, root and leaf share the copies of a scatter, in which a leaf that shares
+    /// must tell first where its memory is.
     pub share_scatter_min: u64,
     /// A buffer of up to this size that is used again and again is mapped by the peers through the
     /// module, and copied by load and store.
@@ -65,8 +71,8 @@ pub struct Policy {
     /// Smallest team that uses copy engines, in ranks.
     #[serde(default = "offload_ranks")]
     pub offload_ranks: u64,
-    /// Pages that an engine moves between two looks whether CPUs have taken over: n of Copy Engines 2023,
-    /// section 3.4; 0: what the module's parameter says.
+    /// Pages that an engine moves between two looks whether CPUs have taken over: n of Copy Engines
+    /// 2023, section 3.4; 0: what the module's parameter says.
     #[serde(default)]
     pub offload_pages: u64,
     /// Whether what an engine has moved is compared with its source: 1, or 0 to trust it.
@@ -105,9 +111,9 @@ pub enum Path {
     Via(TransportKind),
 }
 
-/// Bytes that the broadcast rings of a oversubscribed team take together, which are reserved as long as
-/// it lives. No ring is made smaller than [`LEAST_OVERSUBSCRIBED_RING`] for that, or than in a team that is
-/// not oversubscribed.
+/// Bytes that the broadcast rings of a oversubscribed team take together, which are reserved as
+/// long as it lives. No ring is made smaller than [`LEAST_OVERSUBSCRIBED_RING`] for that, or than
+/// in a team that is not oversubscribed.
 const OVERSUBSCRIBED_RINGS: u64 = 64 << 20;
 
 /// Bytes of the ring of a oversubscribed team, however many ranks there are.
@@ -127,8 +133,8 @@ impl Policy {
             prefer: prefer.to_vec(),
         };
         // With CMA, leaves copy at the same time, and the root of a broadcast shares their work,
-        // which beats two copies from some size on. In a oversubscribed team a broadcast through the ring wins: it
-        // needs a system call for no leaf.
+        // which beats two copies from some size on. In a oversubscribed team a broadcast through
+        // the ring wins: it needs a system call for no leaf.
         let small = band(0, &[Kmod, Shm, Cma]);
         let once = |from| vec![small.clone(), band(from, &[Kmod, Cma, Shm])];
         let bands = Bands {

@@ -55,7 +55,8 @@ impl AnonymousSegment {
     ///
     /// # Errors
     ///
-    /// Those of `open` and `mmap`; `InvalidData` if the file has another length or other magic numbers.
+    /// Those of `open` and `mmap`; `InvalidData` if the file has another length or other magic
+    /// numbers.
     pub fn open(pid: i32, fd: i32, bytes: usize, magic: [u64; 2]) -> io::Result<AnonymousSegment> {
         let path = format!("/proc/{pid}/fd/{fd}");
         let file = OpenOptions::new().read(true).write(true).open(path)?;

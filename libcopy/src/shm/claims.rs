@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use super::sync::{AtomicU64, Ordering};
 
-/// From which end of the work a worker claims pieces. If each keeps to its own end, the same lines of memory
-/// are written by the same processor with each operation, and stay in its cache.
+/// From which end of the work a worker claims pieces. If each keeps to its own end, the same lines
+/// of memory are written by the same processor with each operation, and stay in its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The first piece that is left.
@@ -16,12 +16,12 @@ pub enum End {
     Back,
 }
 
-/// The claims of the pieces of one operation: two counts of `BITS` bits and, in the bits above them, the
-/// operation's number.
+/// The claims of the pieces of one operation: two counts of `BITS` bits and, in the bits above
+/// them, the operation's number.
 ///
-/// Two workers claim from the two ends ([`Claims::claim`], [`Claims::take`]); then the counts are those of either end. Or any number of
-/// them claim from the front ([`Claims::begin`]) and say when a piece is done ([`Claims::end`]); then the second
-/// count is that of the pieces that are.
+/// Two workers claim from the two ends ([`Claims::claim`], [`Claims::take`]); then the counts are
+/// those of either end. Or any number of them claim from the front ([`Claims::begin`]) and say when
+/// a piece is done ([`Claims::end`]); then the second count is that of the pieces that are.
 #[derive(Debug)]
 #[cfg_attr(not(loom), repr(transparent))]
 pub struct Claims<const BITS: u32>(AtomicU64);
@@ -51,7 +51,8 @@ impl<const BITS: u32> Claims<BITS> {
         self.0.store(Self::word(number), Ordering::Relaxed);
     }
 
-    /// Claims a piece of `pieces` from an end; `None` if there is none left. The word where it is of another operation.
+    /// Claims a piece of `pieces` from an end; `None` if there is none left. The word where it is
+    /// of another operation.
     #[inline]
     pub(crate) fn claim(
         &self,
@@ -81,8 +82,9 @@ impl Claims<32> {
     /// More in the first count than there may be pieces.
     const CLOSED: u64 = 1 << 31;
 
-    /// Claims some of the pieces that are left of `pieces`, next to each other, from an end; `None` if none is left.
-    /// `wanted` is given how many are left and says how many of them, at least one.
+    /// Claims some of the pieces that are left of `pieces`, next to each other, from an end; `None`
+    /// if none is left. `wanted` is given how many are left and says how many of them, at least
+    /// one.
     pub(crate) fn take(
         &self,
         end: End,
@@ -112,8 +114,8 @@ impl Claims<32> {
 }
 
 impl Claims<16> {
-    /// Begins a piece of `total`; `None` if there is none left, or the operation is over. Its record must have been
-    /// seen: pieces that are not open yet look like another operation's.
+    /// Begins a piece of `total`; `None` if there is none left, or the operation is over. Its
+    /// record must have been seen: pieces that are not open yet look like another operation's.
     pub fn begin(&self, number: u64, total: u64) -> Option<u64> {
         let mut seen = self.0.load(Ordering::Acquire);
         loop {

@@ -121,12 +121,13 @@ impl Header {
     }
 }
 
-/// Bytes of a ring that are used at first, between two ranks and from one to all: enough for headers and
-/// short messages. More are used when a message needs them.
+/// Bytes of a ring that are used at first, between two ranks and from one to all: enough for
+/// headers and short messages. More are used when a message needs them.
 const FIRST_PAIR: usize = 8 << 10;
 const FIRST_CAST: usize = 16 << 10;
 
-/// A ring grows to this many messages, so that a writer that is ahead of its readers need not wait ...
+/// A ring grows to this many messages, so that a writer that is ahead of its readers need not wait
+/// ...
 const AHEAD: usize = 8;
 /// ... up to this many bytes, unless one message has more.
 const ROOMY_PAIR: usize = 256 << 10;
@@ -318,8 +319,8 @@ impl Mailbox {
         )
     }
 
-    /// Gives the ring memory for a message of `len` bytes and its header, if it has less and is empty;
-    /// returns whether it has enough now.
+    /// Gives the ring memory for a message of `len` bytes and its header, if it has less and is
+    /// empty; returns whether it has enough now.
     fn grow(&mut self, to: Target, len: usize) -> Result<bool> {
         let needed = LINE + padded(len);
         let roomy = match to {
@@ -344,8 +345,9 @@ impl Mailbox {
         ring.grow(wanted, head, tails)
     }
 
-    /// The same before a message's header, waiting for readers: what is in the ring belongs to earlier
-    /// operations, of which nothing depends on us any more.
+    /// Gives the ring memory for a message of `len` bytes and its header before the header is
+    /// written, waiting for readers: what is in the ring belongs to earlier operations, of which
+    /// nothing depends on us any more.
     pub(crate) fn prepare(&mut self, to: Target, len: usize) -> Result<()> {
         while !self.grow(to, len)? {
             let Outlet {
@@ -436,8 +438,9 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Has `fill` write as many of `len` bytes as there is room for, at most `chunk`: it gets the address and how many.
-    /// Returns how many. When the last of them is written, the next header can follow.
+    /// Has `fill` write as many of `len` bytes as there is room for, at most `chunk`: it gets the
+    /// address and how many. Returns how many. When the last of them is written, the next header
+    /// can follow.
     pub(crate) fn push_with(
         &mut self,
         to: Target,
@@ -604,7 +607,8 @@ impl Mailbox {
         while done < len {
             let left = len - done;
             let n = self.pull_with(from, left, left, |bytes, n| {
-                // SAFETY: at most `left` bytes are handed over, for which `to` has room behind `done`.
+                // SAFETY: at most `left` bytes are handed over, for which `to` has room behind
+                // `done`.
                 unsafe { memcpy::cached(to.add(done), bytes, n) }
             })?;
             if n == 0 {
@@ -616,8 +620,8 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Has `take` read as many of `len` bytes as are there, at most `chunk`: it gets their address and how many. Returns
-    /// how many.
+    /// Has `take` read as many of `len` bytes as are there, at most `chunk`: it gets their address
+    /// and how many. Returns how many.
     pub(crate) fn pull_with(
         &mut self,
         from: Source,

@@ -2,14 +2,15 @@
 
 //! How ranks meet rank 0 where the file with the shared memory does not bring them together.
 //!
-//! A rank that does not see the file asks rank 0 over a datagram socket with an abstract address (unix(7)), which the
-//! key names: nothing of it is in a file system, and it goes with its process. It says which directory it looks in.
-//! Rank 0 sends its file's descriptor (`SCM_RIGHTS`) to those who look in another one, as in containers that have a
-//! `/dev/shm` each, and to all if it has no name for the file. If there will be no team, it says so, and why. Who cannot
-//! join tells rank 0, and so all others.
+//! A rank that does not see the file asks rank 0 over a datagram socket with an abstract address
+//! (unix(7)), which the key names: nothing of it is in a file system, and it goes with its process.
+//! It says which directory it looks in. Rank 0 sends its file's descriptor (`SCM_RIGHTS`) to those
+//! who look in another one, as in containers that have a `/dev/shm` each, and to all if it has no
+//! name for the file. If there will be no team, it says so, and why. Who cannot join tells rank 0,
+//! and so all others.
 //!
-//! Both ends refuse another user's messages (`SCM_CREDENTIALS`). Processes of different network namespaces do not reach
-//! each other in this way.
+//! Both ends refuse another user's messages (`SCM_CREDENTIALS`). Processes of different network
+//! namespaces do not reach each other in this way.
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
@@ -198,7 +199,8 @@ impl Host {
         failed
     }
 
-    /// Gives the file to those who look elsewhere than in `here`; who cannot join, if somebody says so.
+    /// Gives the file to those who look elsewhere than in `here`; who cannot join, if somebody says
+    /// so.
     pub(crate) fn serve(&mut self, file: &File, here: Directory) -> Option<Failed> {
         let failed = self.take();
         let Host { socket, asked, .. } = self;
@@ -214,7 +216,8 @@ impl Host {
         failed
     }
 
-    /// Tells those who have asked that there is no team; how many know it by now, with those who have said so themselves.
+    /// Tells those who have asked that there is no team; how many know it by now, with those who
+    /// have said so themselves.
     pub(crate) fn refuse(&mut self, failed: &Failed) -> usize {
         self.take();
         let Host {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What messages between two ranks need of the memory that a team shares. It is behind everything else, and
-//! takes no memory as long as nobody sends a message.
+//! What messages between two ranks need of the memory that a team shares. It is behind everything
+//! else, and takes no memory as long as nobody sends a message.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use super::segment::Segment;
 use crate::error::{Error, Result};
 use crate::mapping::{self, SharedMapping};
 
-/// Where things are of what messages between two ranks need, behind everything else: first what are slots
-/// of all ranks, then a row of rings for each sender, then lanes.
+/// Where things are of what messages between two ranks need, behind everything else: first what are
+/// slots of all ranks, then a row of rings for each sender, then lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MessagePlan {
     size: usize,
@@ -63,7 +63,8 @@ pub(crate) struct MessageSegment {
 }
 
 impl MessageSegment {
-    /// Maps it, and reserves what all ranks look at. `sizes` are the bytes of a rank's slots and of its lanes.
+    /// Maps it, and reserves what all ranks look at. `sizes` are the bytes of a rank's slots and of
+    /// its lanes.
     pub(crate) fn open(segment: Arc<Segment>, sizes: [usize; 2]) -> Result<Self> {
         let (rank, size) = segment.place();
         let plan = MessagePlan::new(size, sizes);
@@ -89,7 +90,8 @@ impl MessageSegment {
         Ok(opened)
     }
 
-    /// Has the file have these bytes: a tmpfs that is full would otherwise kill a process that touches them.
+    /// Has the file have these bytes: a tmpfs that is full would otherwise kill a process that
+    /// touches them.
     fn reserve(&self, at: usize, bytes: usize) -> Result<()> {
         let (file, first) = self.segment.file();
         mapping::reserve(file, first + at, bytes).map_err(|error| {

@@ -8,7 +8,8 @@ use super::sync::{AtomicU64, Ordering};
 /// Bits of the number of a call; above them is the number of ranks that have reported.
 const CALLS: u32 = 48;
 
-/// The reports of all ranks, as one word: how many ranks have reported, and the largest number of a call.
+/// The reports of all ranks, as one word: how many ranks have reported, and the largest number of a
+/// call.
 #[cfg_attr(not(loom), repr(transparent))]
 pub(crate) struct Reports(AtomicU64);
 
@@ -24,9 +25,9 @@ impl Reports {
         (word, word >> CALLS, word & ((1 << CALLS) - 1))
     }
 
-    /// Whether call `number` goes past the team; `None` as long as that is open. The largest number never
-    /// becomes less, and when all ranks have reported the word stays the same, so the answer is the same on
-    /// all ranks.
+    /// Whether call `number` goes past the team; `None` as long as that is open. The largest number
+    /// never becomes less, and when all ranks have reported the word stays the same, so the answer
+    /// is the same on all ranks.
     pub(crate) fn goes_past(&self, number: u64, size: u64) -> Option<bool> {
         let (_, ranks, last) = self.read();
         if number > last {
@@ -36,8 +37,8 @@ impl Reports {
         }
     }
 
-    /// A rank's only report: it has ended call `number`, and none after it. No call up to this one goes past
-    /// the team until then, as that takes all reports.
+    /// A rank's only report: it has ended call `number`, and none after it. No call up to this one
+    /// goes past the team until then, as that takes all reports.
     pub(crate) fn report(&self, number: u64) {
         loop {
             let (word, ranks, last) = self.read();
@@ -48,8 +49,8 @@ impl Reports {
         }
     }
 
-    /// Has call `number` of a rank that has reported fail on all ranks; `false` if all have reported
-    /// meanwhile, which decides about the call.
+    /// Has call `number` of a rank that has reported fail on all ranks; `false` if all have
+    /// reported meanwhile, which decides about the call.
     pub(crate) fn fail(&self, number: u64, size: u64) -> bool {
         loop {
             let (word, ranks, last) = self.read();
@@ -86,9 +87,9 @@ mod loom_tests {
     /// What the ranks share: whether the team is broken, how many have left, and the reports.
     type Shared = (AtomicBool, AtomicU64, Reports);
 
-    /// What became of each call of a rank. `breaks`: its first call fails. `patience`: how often it looks for the
-    /// others' reports in a call before it has the call fail. Whether a rank hears of the broken team in the call
-    /// that breaks it, or in a later one, depends on the interleaving.
+    /// What became of each call of a rank. `breaks`: its first call fails. `patience`: how often it
+    /// looks for the others' reports in a call before it has the call fail. Whether a rank hears of
+    /// the broken team in the call that breaks it, or in a later one, depends on the interleaving.
     fn rank(
         shared: &Shared,
         (size, calls): (u64, u64),

@@ -9,10 +9,10 @@
 //! peers write are checked: a damaged one must not lead us outside the ring.
 
 //!
-//! A ring has little memory at first. When a writer needs more for a message and all readers are done with
-//! what it has written, the ring gets a larger capacity, from the start of its memory again: pages that no
-//! message needs are never touched. The writer stores `start` and `capacity` before the next `written`,
-//! and cannot change them again until all readers have seen that.
+//! A ring has little memory at first. When a writer needs more for a message and all readers are
+//! done with what it has written, the ring gets a larger capacity, from the start of its memory
+//! again: pages that no message needs are never touched. The writer stores `start` and `capacity`
+//! before the next `written`, and cannot change them again until all readers have seen that.
 
 use super::sync::{AtomicU64, Ordering};
 use crate::error::{Error, Result};
@@ -50,8 +50,8 @@ pub(crate) struct WriterState {
 }
 
 impl WriterState {
-    /// A ring of `capacity` bytes, and later of up to `most`, that both sides use in multiples of `unit`,
-    /// which divides both.
+    /// A ring of `capacity` bytes, and later of up to `most`, that both sides use in multiples of
+    /// `unit`, which divides both.
     pub(crate) fn new(capacity: usize, most: usize, unit: usize) -> Self {
         WriterState {
             head: 0,
@@ -75,8 +75,8 @@ impl WriterState {
         (wanted as u64) > self.capacity && self.capacity < self.most
     }
 
-    /// Takes more memory, for `wanted` bytes at a time, if all readers are done with what was written.
-    /// Returns whether they are.
+    /// Takes more memory, for `wanted` bytes at a time, if all readers are done with what was
+    /// written. Returns whether they are.
     pub(crate) fn grow<'a>(
         &mut self,
         wanted: usize,
@@ -137,8 +137,8 @@ impl WriterState {
         Ok((room - room % self.unit) as usize)
     }
 
-    /// Bytes that are free, also where they wrap around. Looks at the tails only when fewer than `wanted` are
-    /// known to be free.
+    /// Bytes that are free, also where they wrap around. Looks at the tails only when fewer than
+    /// `wanted` are known to be free.
     pub(crate) fn free<'a>(
         &mut self,
         wanted: usize,
@@ -217,7 +217,8 @@ impl ReaderState {
         Ok((available - available % self.unit) as usize)
     }
 
-    /// Uses the larger capacity that the writer has given the ring when we were done with everything.
+    /// Uses the larger capacity that the writer has given the ring when we were done with
+    /// everything.
     #[cold]
     fn adopt(&mut self, head: &Head) -> Result<()> {
         let start = head.start.load(Ordering::Relaxed);

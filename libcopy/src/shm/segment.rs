@@ -2,9 +2,10 @@
 
 //! The memory that a team shares: a file in a tmpfs, mapped by every rank.
 //!
-//! Rank 0 creates the file, all map it, and as soon as all are there its name is removed: from
-//! then on nobody can come in and nothing is left behind, however the processes end. Where the directory has no room,
-//! the file is anonymous; rank 0 sends it to ranks that do not see it ([`super::meeting`]).
+//! Rank 0 creates the file, all map it, and as soon as all are there its name is removed: from then
+//! on nobody can come in and nothing is left behind, however the processes end. Where the directory
+//! has no room, the file is anonymous; rank 0 sends it to ranks that do not see it
+//! ([`super::meeting`]).
 //!
 //! A rank is alive as long as it holds a POSIX record lock on byte `rank` of the file. The kernel
 //! drops the lock when the process ends, for whatever reason and before it is reaped; a child does
@@ -230,8 +231,8 @@ impl Blueprint {
 }
 
 impl Segment {
-    /// Makes the segment (rank 0) or waits for it, maps it, and takes the rank. Rank 0 gets what it is asked through,
-    /// until all have joined.
+    /// Makes the segment (rank 0) or waits for it, maps it, and takes the rank. Rank 0 gets what it
+    /// is asked through, until all have joined.
     ///
     /// What goes wrong on one rank all others hear of, where they reach each other at all.
     pub(crate) fn open(
@@ -480,8 +481,9 @@ impl Segment {
         Ok((i32::from(lock.l_type) != libc::F_UNLCK).then_some(lock.l_pid))
     }
 
-    /// Looks whether those ranks are alive whose turn it is: all ranks that do this look at all others together, once in
-    /// [`HEALTH_EVERY`], and each tells the others whom it has found dead ([`Self::has_died`]).
+    /// Looks whether those ranks are alive whose turn it is: all ranks that do this look at all
+    /// others together, once in [`HEALTH_EVERY`], and each tells the others whom it has found dead
+    /// ([`Self::has_died`]).
     ///
     /// # Errors
     ///
@@ -569,8 +571,8 @@ impl Segment {
 
     /// Entry `index` of the table that starts at byte `table`.
     fn entry<T>(&self, table: usize, index: usize) -> &T {
-        // SAFETY: callers pass places of the plan with the type that is there, made of atomics only, so that
-        // peers may write to it, and zero is a valid value for each.
+        // SAFETY: callers pass places of the plan with the type that is there, made of atomics
+        // only, so that peers may write to it, and zero is a valid value for each.
         unsafe { &*self.mapping.base().add(table).cast::<T>().add(index) }
     }
 

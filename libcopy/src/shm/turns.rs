@@ -2,11 +2,12 @@
 
 //! Who looks after whom: all who wait look at all others together, each at a few.
 //!
-//! A look costs a system call. If each of N waiting ranks looked at all others in each period, that would be N² calls.
-//! So they draw from one word in shared memory: it says up to when all have been looked at, and who comes next. Who
-//! draws gets as many as time has passed for since the last one has drawn, and everybody at most. So all together make N
-//! calls in a period, however many wait: a rank that waits alone looks at everybody, one of N at one other. Who draws
-//! and dies before it has looked costs a period.
+//! A look costs a system call. If each of N waiting ranks looked at all others in each period, that
+//! would be N² calls. So they draw from one word in shared memory: it says up to when all have been
+//! looked at, and who comes next. Who draws gets as many as time has passed for since the last one
+//! has drawn, and everybody at most. So all together make N calls in a period, however many wait: a
+//! rank that waits alone looks at everybody, one of N at one other. Who draws and dies before it
+//! has looked costs a period.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -119,7 +120,8 @@ mod tests {
         assert_eq!(turns.draw_at(800_000, 100, PERIOD).count, 0);
     }
 
-    /// Each of many draws once in a period, at times of its own: together they look at each other once.
+    /// Each of many draws once in a period, at times of its own: together they look at each other
+    /// once.
     #[test]
     fn many_look_at_one_each() {
         for members in [2, 3, 64, 128, 1000, 1024] {

@@ -89,8 +89,8 @@ impl Waiter {
         self.progress = progress;
     }
 
-    /// How long to sleep at once after having waited for `waited`. What the progress hook is for does not
-    /// ring, so there it depends on how long it may have waited itself.
+    /// How long to sleep at once after having waited for `waited`. What the progress hook is for
+    /// does not ring, so there it depends on how long it may have waited itself.
     fn nap(&self, waited: Duration) -> Duration {
         match self.progress {
             Some(_) => (waited / 4).clamp(SHORT_NAP, LONG_NAP),
@@ -119,8 +119,8 @@ impl Waiter {
         oversubscription
     }
 
-    /// Falls asleep at once from now on, or not any more: what is waited for leaves the processor to
-    /// the application, and so should we.
+    /// Falls asleep at once from now on, or not any more: what is waited for leaves the processor
+    /// to the application, and so should we.
     pub(crate) fn be_patient(&self, patient: bool) {
         self.patient.set(patient);
     }
@@ -130,8 +130,8 @@ impl Waiter {
         self.helper = helper;
     }
 
-    /// Copies for peers that wait for bytes of an engine (Copy Engines 2023, section 3.4): we have nothing
-    /// else to do, and they may be what we wait for.
+    /// Copies for peers that wait for bytes of an engine (Copy Engines 2023, section 3.4): we have
+    /// nothing else to do, and they may be what we wait for.
     fn help(&self) {
         let Some(helper) = &self.helper else {
             return;
@@ -236,8 +236,8 @@ impl Waiter {
         self.check_unless(from, || Ok(None)).map(|_: Option<()>| ())
     }
 
-    /// As [`Waiter::check`], unless `ready` has a result: what we wait for may have come before the peer went. Then
-    /// the team is whole for all others, too.
+    /// As [`Waiter::check`], unless `ready` has a result: what we wait for may have come before the
+    /// peer went. Then the team is whole for all others, too.
     pub(crate) fn check_unless<T>(
         &self,
         from: &impl Fn(usize) -> bool,
@@ -257,8 +257,8 @@ impl Waiter {
         Err(error)
     }
 
-    /// The error that a rank has left which should not, if one has: nobody is told of it yet. Fails if the team is
-    /// broken, or if a rank has died.
+    /// The error that a rank has left which should not, if one has: nobody is told of it yet. Fails
+    /// if the team is broken, or if a rank has died.
     fn look(&self, from: &impl Fn(usize) -> bool) -> Result<Option<Error>> {
         self.verdict()?;
         if self.last_health.get().elapsed() < HEALTH_EVERY {

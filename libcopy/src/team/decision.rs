@@ -4,7 +4,8 @@
 
 use crate::policy::Path;
 
-/// How a part moves. Asked for once per part and call, and handed down: both ranks of a part come to the same.
+/// How a part moves. Asked for once per part and call, and handed down: both ranks of a part come
+/// to the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
     /// The way of the bytes.
@@ -16,9 +17,10 @@ pub(crate) struct Decision {
     /// Whether a leaf says that it is here before anything moves: where the root shares its copy,
     /// and where the bytes go through shared memory, whose end the root keeps back until all have
     /// turned out to mean the same operation. Otherwise the root opens its memory, tells so, and
-    /// leaves copy whenever they come, which saves a round of context switches where ranks outnumber processors. There, a
-    /// broadcast through shared memory does not keep its end back either: leaves that have had a
-    /// processor would wait for those that have not, and all would end as late as the last.
+    /// leaves copy whenever they come, which saves a round of context switches where ranks
+    /// outnumber processors. There, a broadcast through shared memory does not keep its end back
+    /// either: leaves that have had a processor would wait for those that have not, and all would
+    /// end as late as the last.
     ///
     /// Where engines always move the bytes, nobody announces anything.
     pub(crate) announces: bool,

@@ -28,8 +28,8 @@ const GRACE: Duration = Duration::from_secs(4);
 ///
 /// # Errors
 ///
-/// [`Error::Argument`] if no team can have this size, [`Error::System`] if a process cannot be started or
-/// waited for.
+/// [`Error::Argument`] if no team can have this size, [`Error::System`] if a process cannot be
+/// started or waited for.
 pub fn launch(size: usize, mut command: impl FnMut(usize) -> Command) -> Result<Vec<ExitStatus>> {
     if size == 0 || size > MAX_RANKS {
         return Err(Error::argument("number of ranks", size, 1..=MAX_RANKS));

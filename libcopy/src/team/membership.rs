@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The membership of this process in a team: joining, what may be set, and what all operations begin and end with.
+//! The membership of this process in a team: joining, what may be set, and what all operations
+//! begin and end with.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -41,8 +42,8 @@ use crate::transport::{TransportKind, TransportReport};
 /// one breaks the team for all, since nobody could tell what the others have done; start a new
 /// one. Dropping it leaves the team in good order.
 ///
-/// A team belongs to the process that joined it. In a forked child every operation fails with [`Error::Forked`], and
-/// dropping it does nothing to the team; a child may join teams of its own.
+/// A team belongs to the process that joined it. In a forked child every operation fails with
+/// [`Error::Forked`], and dropping it does nothing to the team; a child may join teams of its own.
 ///
 /// Usually each rank is a process (see [`launch()`]); threads of one process can be ranks as well:
 ///
@@ -104,9 +105,10 @@ impl Team {
     /// # Errors
     ///
     /// [`Error::Argument`] if no team can have this size or rank, or the policy does not fit;
-    /// [`Error::JoinTimeout`] if not all ranks come in time, [`Error::Join`] if another rank cannot join, [`Error::InUse`] if the key or the rank is taken,
-    /// [`Error::TeamSize`] if rank 0 says another size, [`Error::System`] if the segment cannot be made,
-    /// [`Error::PeerDied`] if a rank dies meanwhile.
+    /// [`Error::JoinTimeout`] if not all ranks come in time, [`Error::Join`] if another rank cannot
+    /// join, [`Error::InUse`] if the key or the rank is taken, [`Error::TeamSize`] if rank 0 says
+    /// another size, [`Error::System`] if the segment cannot be made, [`Error::PeerDied`] if a rank
+    /// dies meanwhile.
     pub fn join_with(key: &TeamKey, rank: usize, size: usize, policy: Policy) -> Result<Self> {
         check_size(size)?;
         if rank >= size {
@@ -162,8 +164,8 @@ impl Team {
         Ok(team)
     }
 
-    /// Bytes of shared memory that the ranks of a team of this size have together where this policy is rank 0's. The kernel
-    /// clears all of them when the team is made.
+    /// Bytes of shared memory that the ranks of a team of this size have together where this policy
+    /// is rank 0's. The kernel clears all of them when the team is made.
     ///
     /// # Errors
     ///
@@ -239,9 +241,9 @@ impl Team {
         &self.policy
     }
 
-    /// Has `progress` called now and then, every 1 to 8 milliseconds, while this rank waits for others in
-    /// a collective for longer than a moment: for what else must go on in this process so that these
-    /// others can come, like messages of another library that it alone moves.
+    /// Has `progress` called now and then, every 1 to 8 milliseconds, while this rank waits for
+    /// others in a collective for longer than a moment: for what else must go on in this process so
+    /// that these others can come, like messages of another library that it alone moves.
     pub fn set_progress_hook(&mut self, progress: Option<fn()>) {
         self.mailbox.waiter.set_progress_hook(progress);
     }
@@ -294,7 +296,8 @@ impl Team {
     ///
     /// # Errors
     ///
-    /// As for [`Team::bcast`]; [`Error::Transport`] if it cannot be used, and the team stays whole then.
+    /// As for [`Team::bcast`]; [`Error::Transport`] if it cannot be used, and the team stays whole
+    /// then.
     pub fn set_transport(&mut self, kind: Option<TransportKind>) -> Result<()> {
         let code = kind.map_or(0, TransportKind::number);
         let call = Call {

@@ -2,15 +2,15 @@
 
 //! From which call on the ranks of a team that a disagreement has broken go on without it.
 //!
-//! Ranks that called different lengths live on, and an MPI program may make correct calls afterwards. But
-//! the ranks hear of it in different calls: one may have ended a call in the team that another one had to
-//! fail. So each rank reports once the number of the last call that it has ended, in the team or with an
-//! error. When all have reported, the calls after the largest of these numbers go past the team on every
-//! rank, and none before does.
+//! Ranks that called different lengths live on, and an MPI program may make correct calls
+//! afterwards. But the ranks hear of it in different calls: one may have ended a call in the team
+//! that another one had to fail. So each rank reports once the number of the last call that it has
+//! ended, in the team or with an error. When all have reported, the calls after the largest of
+//! these numbers go past the team on every rank, and none before does.
 //!
-//! A rank reports when a call of it fails ([`Resumption::failed`]), not when it makes the next one: it may be
-//! waiting then, in whatever function, for a rank that is only now coming to the call that failed. A rank
-//! that was able to end that call reports with its next one.
+//! A rank reports when a call of it fails ([`Resumption::failed`]), not when it makes the next one:
+//! it may be waiting then, in whatever function, for a rank that is only now coming to the call
+//! that failed. A rank that was able to end that call reports with its next one.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -58,10 +58,10 @@ impl Resumption {
         self.report(number);
     }
 
-    /// Whether call `number` of this team, counted from 1 and alike by all ranks, goes past it: all ranks
-    /// that call it get the same answer. Asked when a disagreement has broken the team. The first time, this
-    /// waits up to `patience` for ranks that have not made the call yet, and has `progress` called meanwhile; if
-    /// one does not come, or has ended, the call fails in the team.
+    /// Whether call `number` of this team, counted from 1 and alike by all ranks, goes past it: all
+    /// ranks that call it get the same answer. Asked when a disagreement has broken the team. The
+    /// first time, this waits up to `patience` for ranks that have not made the call yet, and has
+    /// `progress` called meanwhile; if one does not come, or has ended, the call fails in the team.
     pub fn goes_past(&self, number: u64, patience: Duration, progress: impl Fn()) -> bool {
         if !self.segment.home().is_here() {
             return false;
@@ -132,8 +132,8 @@ mod tests {
         assert!(one.goes_past(7, LONG, || {}) && other.goes_past(7, LONG, || {}));
     }
 
-    /// A rank that comes late to the call that failed does not wait for those that were able to end it: they may
-    /// make no further call before it returns.
+    /// A rank that comes late to the call that failed does not wait for those that were able to end
+    /// it: they may make no further call before it returns.
     #[test]
     fn a_call_that_one_rank_has_failed_fails_at_once() {
         let reports = crate::shm::reports::Reports::new();

@@ -3,9 +3,9 @@
 //! Who uses a team that several owners share: a count and a mark in the team's segment, beside its
 //! collectives.
 //!
-//! An MPI library's communicators over the same ranks can share one team. One rank, the leader, decides
-//! which team a communicator gets, tells the others, and may do so again only when all of them have
-//! given it back.
+//! An MPI library's communicators over the same ranks can share one team. One rank, the leader,
+//! decides which team a communicator gets, tells the others, and may do so again only when all of
+//! them have given it back.
 
 use std::sync::Arc;
 
@@ -68,8 +68,8 @@ impl Usage {
         !self.is_here() || self.0.preamble().broken.load(Ordering::Acquire) != 0
     }
 
-    /// Whether ranks that called different operations, or one of them whose operation failed half way,
-    /// have broken the team: no death.
+    /// Whether ranks that called different operations, or one of them whose operation failed half
+    /// way, have broken the team: no death.
     pub fn is_in_disagreement(&self) -> bool {
         let word = self.0.preamble().broken.load(Ordering::Acquire);
         matches!(word >> 32, wait::MISMATCH | wait::BROKEN)

@@ -45,9 +45,9 @@ struct Kept {
 
 /// A member of the team's domain.
 ///
-/// A region stays open after its operation: the next one on the same memory needs no system call
-/// at all, because the kernel looks at every copy whether the pages are still the owner's. If they
-/// are not, the copy fails, the operation takes another way, and [`Transport::invalidate`] is called.
+/// A region stays open after its operation: the next one on the same memory needs no system call at
+/// all, because the kernel looks at every copy whether the pages are still the owner's. If they are
+/// not, the copy fails, the operation takes another way, and [`Transport::invalidate`] is called.
 ///
 /// Peers that have mapped a region ask nobody when they copy. So its owner asks, before each
 /// operation that it lets them do so, whether the pages are still its own, and opens the memory
@@ -261,7 +261,8 @@ impl Transport for Kmod {
         match self.kept.newest() {
             Some(kept) if is_unchanged => Ok(self.mappable(kept)),
             _ => {
-                // A program that does this to a buffer after each operation is not asked again soon.
+                // A program that does this to a buffer after each operation is not asked again
+                // soon.
                 self.invalidate();
                 // SAFETY: the caller's promise.
                 unsafe { self.open_anew(base, wanted) }.map(RemoteKey::unmapped)

@@ -33,8 +33,8 @@ impl MappedRegions {
         }
     }
 
-    /// A peer's region in our address space; maps it if it is not yet and if it `fits`. `None` if that cannot be
-    /// done.
+    /// A peer's region in our address space; maps it if it is not yet and if it `fits`. `None` if
+    /// that cannot be done.
     #[inline]
     pub(crate) fn reach(
         &mut self,

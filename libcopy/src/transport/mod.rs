@@ -2,9 +2,9 @@
 
 //! The ways to move bytes between two processes, one file each.
 //!
-//! `kind` names them. `one_sided` is the interface of those that reach the memory of a peer, for which its
-//! owner hands out a `remote_key`: `kmod` and `cma`. `stream` is the third one, two copies through the
-//! segment.
+//! `kind` names them. `one_sided` is the interface of those that reach the memory of a peer, for
+//! which its owner hands out a `remote_key`: `kmod` and `cma`. `stream` is the third one, two
+//! copies through the segment.
 
 pub(crate) mod cma;
 pub(crate) mod kind;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What every one-sided transport does: open memory to the peers, and copy between it and their own.
+//! What every one-sided transport does: open memory to the peers, and copy between it and their
+//! own.
 
 use std::fmt;
 

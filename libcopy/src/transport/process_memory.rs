@@ -31,7 +31,8 @@ type Way = (Call, Service, io::ErrorKind);
 ///
 /// # Safety
 ///
-/// `ours` is readable, and for `process_vm_readv` writable, for `len` bytes, the lengths of `theirs` together.
+/// `ours` is readable, and for `process_vm_readv` writable, for `len` bytes, the lengths of
+/// `theirs` together.
 #[inline(always)]
 unsafe fn transfer(
     (call, _, nothing): Way,
@@ -92,8 +93,8 @@ unsafe fn granted(
         .inspect_err(|error| refusal::note(way.1, error))
 }
 
-/// Whether, after this error, no memory of other processes may be read any more, not only that which was asked for:
-/// this process has lost the right, or not even its own memory is read for it.
+/// Whether, after this error, no memory of other processes may be read any more, not only that
+/// which was asked for: this process has lost the right, or not even its own memory is read for it.
 pub fn is_for_good(error: &io::Error) -> bool {
     let word = 0u64;
     let here = (&raw const word) as u64;

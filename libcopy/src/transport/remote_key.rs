@@ -19,7 +19,8 @@ pub(crate) enum RemoteKey {
     Cma { base: u64, len: u64 },
 }
 
-/// What peers that map a region have to know, beside its id: ids are used again, serial numbers never.
+/// What peers that map a region have to know, beside its id: ids are used again, serial numbers
+/// never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
     /// The region's number among all that its owner ever opened, from 1 on.

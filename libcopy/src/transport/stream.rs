@@ -128,7 +128,8 @@ impl<'a> Sending<'a> {
     fn step_by(&mut self, mailbox: &mut Mailbox, chunk: usize) -> Result<bool> {
         let (from, done) = (self.from, self.done);
         let n = mailbox.push_with(self.target, self.left(), chunk, |place, n| {
-            // SAFETY: `done + n` is at most `len`, and `out_of` was promised that many bytes; the ring has room.
+            // SAFETY: `done + n` is at most `len`, and `out_of` was promised that many bytes; the
+            // ring has room.
             unsafe { from.pack(done..done + n, place) }
         })?;
         self.done += n;
@@ -202,7 +203,8 @@ impl<'a> Receiving<'a> {
         let (left, chunk) = (self.len - self.done, ramp(self.done, flow));
         let (to, done) = (self.to, self.done);
         let n = mailbox.pull_with(self.source, left, chunk, |bytes, n| {
-            // SAFETY: `done + n` is at most `len`, and `into` was promised that many bytes; the ring has them.
+            // SAFETY: `done + n` is at most `len`, and `into` was promised that many bytes; the
+            // ring has them.
             unsafe { to.unpack(bytes, done..done + n, flow.streaming) }
         })?;
         self.done += n;

@@ -8,10 +8,11 @@ use crate::image::{
 };
 use crate::tree::{Child, NodeId};
 
-/// Writes an image into words that are given: first the children, then their parents, the root last.
+/// Writes an image into words that are given: first the children, then their parents, the root
+/// last.
 ///
-/// An image has 8 words, 8 per node, 1 per offset of [`Builder::blocks`], 2 per piece and 1 of [`Builder::pieces`], and
-/// 4 per part of [`Builder::sequence`].
+/// An image has 8 words, 8 per node, 1 per offset of [`Builder::blocks`], 2 per piece and 1 of
+/// [`Builder::pieces`], and 4 per part of [`Builder::sequence`].
 #[derive(Debug)]
 pub struct Builder<'a> {
     words: &'a mut [u32],
@@ -55,7 +56,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// `len` bytes without a gap, as a node. Only a root needs one; elsewhere [`Child::dense`] takes no memory.
+    /// `len` bytes without a gap, as a node. Only a root needs one; elsewhere [`Child::dense`]
+    /// takes no memory.
     ///
     /// # Errors
     ///
@@ -80,7 +82,8 @@ impl<'a> Builder<'a> {
     ///
     /// # Errors
     ///
-    /// A count that is not positive; a child that was not made before; a size or an extent of more than 31 bits; no room.
+    /// A count that is not positive; a child that was not made before; a size or an extent of more
+    /// than 31 bits; no room.
     pub fn stream(
         &mut self,
         count: i64,

@@ -100,16 +100,18 @@ struct Record<'a> {
     image: Image<'a>,
     id: NodeId,
     words: [u32; RECORD_WORDS],
-    /// Where its list may begin: behind the records and the lists of the records before. If lists could overlap, a check
-    /// would read the same words once per record, and take the square of the number of words.
+    /// Where its list may begin: behind the records and the lists of the records before. If lists
+    /// could overlap, a check would read the same words once per record, and take the square of the
+    /// number of words.
     free: i64,
 }
 
 impl<'a> Image<'a> {
-    /// An image from any source: it accepts words only if every walk over them ends and all pieces lie within
-    /// [`Image::low`]`..`[`Image::high`]. Takes time proportional to the number of words: each word belongs to one record or
-    /// one list. A walk over it takes at most [`Image::depth`] steps, each with a binary search, per piece, and each piece
-    /// has a byte of [`Tree::size`] at least; a caller that wants a tighter bound compares both.
+    /// An image from any source: it accepts words only if every walk over them ends and all pieces
+    /// lie within [`Image::low`]`..`[`Image::high`]. Takes time proportional to the number of
+    /// words: each word belongs to one record or one list. A walk over it takes at most
+    /// [`Image::depth`] steps, each with a binary search, per piece, and each piece has a byte of
+    /// [`Tree::size`] at least; a caller that wants a tighter bound compares both.
     ///
     /// # Errors
     ///

@@ -8,12 +8,13 @@
 //! header    magic  words  records  origin  size  low  high  0
 //! record    kind | depth << 8  size  low  high  count  stride or list  child  child's size
 //! ...       children before their parents, the root last
-//! lists     Blocks: offsets. Pieces: offsets, then starts, one more. Sequence: offset, start, child, child's size
+//! lists     Blocks: offsets. Pieces: offsets, then starts, one more.
+//!           Sequence: offset, start, child, child's size
 //!           in the order of their records, none within another
 //! ```
 //!
-//! `low` and `high` bound the bytes of a node, relative to its origin; in the header, relative to the origin of the
-//! layout. The child 0 is `child's size` bytes without a gap and has no record.
+//! `low` and `high` bound the bytes of a node, relative to its origin; in the header, relative to
+//! the origin of the layout. The child 0 is `child's size` bytes without a gap and has no record.
 
 use crate::tree::{Child, Node, NodeId, Offsets, Part, PartList, Tree};
 
@@ -45,8 +46,8 @@ pub struct Image<'a> {
 }
 
 impl<'a> Image<'a> {
-    /// An image that [`Image::check`] accepted before, or that [`Builder`](crate::Builder) made: for example in the
-    /// memory of a card, where the host put it.
+    /// An image that [`Image::check`] accepted before, or that [`Builder`](crate::Builder) made:
+    /// for example in the memory of a card, where the host put it.
     ///
     /// With other words walks end and nothing panics, but the pieces may lie anywhere.
     #[inline]
@@ -77,8 +78,8 @@ impl<'a> Image<'a> {
         self.number(6)
     }
 
-    /// Levels of nodes: the `DEPTH` of a [`State`](crate::State) that never has to descend from the root again. In an image
-    /// that was checked, at most the number of records.
+    /// Levels of nodes: the `DEPTH` of a [`State`](crate::State) that never has to descend from the
+    /// root again. In an image that was checked, at most the number of records.
     pub fn depth(self) -> u32 {
         self.root().map_or(0, |root| self.record(root)[0] >> 8)
     }

@@ -2,18 +2,20 @@
 
 //! Which bytes of memory a part of a packed stream belongs to, found without allocating.
 //!
-//! An MPI datatype maps a *packed stream* (its bytes one after the other) to *pieces* of memory. This crate
-//! walks that map. It is `no_std`, has no dependencies, no `unsafe`, and does not panic, so the same code runs in
-//! the library, and in handlers on a network card that process a message packet by packet ("Network-Accelerated
-//! Non-Contiguous Memory Transfers", SC'19, section 3.2).
+//! An MPI datatype maps a *packed stream* (its bytes one after the other) to *pieces* of memory.
+//! This crate walks that map. It is `no_std`, has no dependencies, no `unsafe`, and does not panic,
+//! so the same code runs in the library, and in handlers on a network card that process a message
+//! packet by packet ("Network-Accelerated Non-Contiguous Memory Transfers", SC'19, section 3.2).
 //!
-//! - [`Image`] is a layout as 32-bit words, without pointers: it can be copied to the memory of a card or sent
-//!   to a peer. [`Image::check`] accepts an image from an untrusted source. `libcopy-datatype` makes the image
-//!   of a layout (`Layout::image`); [`Builder`] makes one by hand.
-//! - [`State`] is a position in the packed stream, as a stack of at most `DEPTH` [`Frame`]s. A copy of a state is
-//!   a *checkpoint*. The paper calls it a segment (612 bytes there, 108 bytes here for `DEPTH` 8).
-//! - [`Tree`] is what a state walks over. [`Image`] is one; the canonical form of `libcopy-datatype` is another,
-//!   with 64-bit offsets.
+//! - [`Image`] is a layout as 32-bit words, without pointers: it can be copied to the memory of a
+//!   card or sent to a peer. [`Image::check`] accepts an image from an untrusted source.
+//!   `libcopy-datatype` makes the image of a layout (`Layout::image`); [`Builder`] makes one by
+//!   hand.
+//! - [`State`] is a position in the packed stream, as a stack of at most `DEPTH` [`Frame`]s. A copy
+//!   of a state is a *checkpoint*. The paper calls it a segment (612 bytes there, 108 bytes here
+//!   for `DEPTH` 8).
+//! - [`Tree`] is what a state walks over. [`Image`] is one; the canonical form of
+//!   `libcopy-datatype` is another, with 64-bit offsets.
 //!
 //! ```
 //! use libcopy_walk::{Builder, Child, Image, State};

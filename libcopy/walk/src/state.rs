@@ -8,9 +8,9 @@
 //!                    │                └─ Dense   and 3 bytes into the piece
 //! ```
 //!
-//! A descent takes a division per stream and a binary search per irregular node. Going on to the next piece touches
-//! only the innermost frames. If a tree is deeper than `DEPTH`, only the innermost frames are kept; when they are
-//! used up, the walk descends from the root again.
+//! A descent takes a division per stream and a binary search per irregular node. Going on to the
+//! next piece touches only the innermost frames. If a tree is deeper than `DEPTH`, only the
+//! innermost frames are kept; when they are used up, the walk descends from the root again.
 
 use crate::tree::{Child, Node, NodeId, Offsets, PartList, Tree};
 use crate::word::Word;
@@ -29,8 +29,8 @@ pub struct Frame<W = i32> {
 
 /// A position in the packed stream of a tree; a copy of it is a checkpoint.
 ///
-/// It belongs to the tree it was made with, but does not refer to it. With another tree nothing panics, but the
-/// pieces are meaningless.
+/// It belongs to the tree it was made with, but does not refer to it. With another tree nothing
+/// panics, but the pieces are meaningless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct State<const DEPTH: usize, W = i32> {
@@ -93,8 +93,8 @@ impl<const DEPTH: usize, W: Word> State<DEPTH, W> {
         self.depth == 0
     }
 
-    /// Moves to a position by a descent from the root, in O(depth · log blocks). A position outside the packed
-    /// stream becomes its end.
+    /// Moves to a position by a descent from the root, in O(depth · log blocks). A position outside
+    /// the packed stream becomes its end.
     #[inline]
     pub fn seek<T: Tree<Word = W>>(&mut self, tree: T, position: W) {
         self.depth = 0;
@@ -109,8 +109,9 @@ impl<const DEPTH: usize, W: Word> State<DEPTH, W> {
         }
     }
 
-    /// [`State::seek`] to a position that is known to be within the packed stream of a tree with this root, expanded where
-    /// it is called. With another position the pieces are meaningless, or the tree's lists panic.
+    /// [`State::seek`] to a position that is known to be within the packed stream of a tree with
+    /// this root, expanded where it is called. With another position the pieces are meaningless, or
+    /// the tree's lists panic.
     #[inline(always)]
     pub fn seek_within<T: Tree<Word = W>>(&mut self, tree: T, root: NodeId, position: W) {
         self.depth = 0;
@@ -118,8 +119,9 @@ impl<const DEPTH: usize, W: Word> State<DEPTH, W> {
         self.descend(tree, root, tree.origin(), position);
     }
 
-    /// Moves to a position from the one it is at: climbs to the innermost node that has both, and descends from there.
-    /// Never more than [`State::seek`] by more than the climb, much less for positions near by, before or behind.
+    /// Moves to a position from the one it is at: climbs to the innermost node that has both, and
+    /// descends from there. Never more than [`State::seek`] by more than the climb, much less for
+    /// positions near by, before or behind.
     #[inline]
     pub fn resume<T: Tree<Word = W>>(&mut self, tree: T, position: W) {
         let ahead = position.minus(self.position);
@@ -140,10 +142,12 @@ impl<const DEPTH: usize, W: Word> State<DEPTH, W> {
         self.seek(tree, position);
     }
 
-    /// Moves to a position as the segments of MPITypes do (paper, section 3.2.4): piece by piece if it lies ahead;
-    /// from the start of the stream if it lies behind. Returns whether it started anew.
+    /// Moves to a position as the segments of MPITypes do (paper, section 3.2.4): piece by piece if
+    /// it lies ahead; from the start of the stream if it lies behind. Returns whether it started
+    /// anew.
     ///
-    /// [`State::resume`] is faster. This one is for strategies that are to cost what the paper's cost.
+    /// [`State::resume`] is faster. This one is for strategies that are to cost what the paper's
+    /// cost.
     #[inline]
     pub fn catch_up<T: Tree<Word = W>>(&mut self, tree: T, position: W) -> bool {
         let behind = position < self.position;
@@ -155,10 +159,11 @@ impl<const DEPTH: usize, W: Word> State<DEPTH, W> {
         behind
     }
 
-    /// Gives the pieces of the next `len` bytes to `sink`, as many as are left, and moves behind them.
+    /// Gives the pieces of the next `len` bytes to `sink`, as many as are left, and moves behind
+    /// them.
     ///
-    /// `sink(memory, stream, len)`: `len` bytes at `memory`, in bytes from the layout's origin, are the bytes of the
-    /// packed stream from `stream`, counted from where the state was.
+    /// `sink(memory, stream, len)`: `len` bytes at `memory`, in bytes from the layout's origin, are
+    /// the bytes of the packed stream from `stream`, counted from where the state was.
     #[inline]
     pub fn pieces<T: Tree<Word = W>>(&mut self, tree: T, len: W, mut sink: impl FnMut(W, W, W)) {
         let mut at = W::ZERO;
@@ -222,8 +227,8 @@ impl<const DEPTH: usize, W: Word> State<DEPTH, W> {
                 top.index = run.index;
             }
             if done <= W::ZERO {
-                // Only in an image that was not checked, or with a state of another tree. So each turn of the loop
-                // goes on by a byte at least.
+                // Only in an image that was not checked, or with a state of another tree. So each
+                // turn of the loop goes on by a byte at least.
                 self.depth = 0;
             } else if is_finished {
                 self.climb(tree);
@@ -231,8 +236,8 @@ impl<const DEPTH: usize, W: Word> State<DEPTH, W> {
         }
     }
 
-    /// The innermost node that the position is in, and which of its blocks or pieces begins there; `None` at the end, and
-    /// within a block.
+    /// The innermost node that the position is in, and which of its blocks or pieces begins there;
+    /// `None` at the end, and within a block.
     #[inline]
     pub fn frame(&self) -> Option<Frame<W>> {
         self.top().filter(|_| self.skip == W::ZERO)
@@ -349,7 +354,8 @@ impl<const DEPTH: usize, W: Word> State<DEPTH, W> {
     #[inline(always)]
     fn push(&mut self, frame: Frame<W>) {
         if self.depth as usize >= DEPTH {
-            // The outer half is dropped, so that a deep descent does not move all frames at each level.
+            // The outer half is dropped, so that a deep descent does not move all frames at each
+            // level.
             let kept = DEPTH / 2;
             for to in 0..kept {
                 // Not `copy_within`, which can panic.
@@ -413,8 +419,8 @@ impl<const DEPTH: usize, W: Word> State<DEPTH, W> {
         }
     }
 
-    /// Enters a node at a position of its packed stream. At its beginning, as when a walk goes on to the next child, nothing
-    /// is divided or searched.
+    /// Enters a node at a position of its packed stream. At its beginning, as when a walk goes on
+    /// to the next child, nothing is divided or searched.
     #[inline(always)]
     fn descend<T: Tree<Word = W>>(&mut self, tree: T, id: NodeId, base: W, position: W) {
         let (mut id, mut base, mut position) = (id, base, position);

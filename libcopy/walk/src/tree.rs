@@ -70,8 +70,8 @@ pub trait PartList<W>: Copy {
 
 /// A node: what lies where, relative to the node's origin.
 ///
-/// The five kinds correspond to the dataloops of MPITypes (paper, section 3.2.4): contiguous, vector, block-indexed,
-/// indexed and struct.
+/// The five kinds correspond to the dataloops of MPITypes (paper, section 3.2.4): contiguous,
+/// vector, block-indexed, indexed and struct.
 #[derive(Clone, Copy, Debug)]
 pub enum Node<T: Tree> {
     /// `len` bytes without a gap.

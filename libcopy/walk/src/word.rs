@@ -12,8 +12,8 @@ mod sealed {
 
 /// The integer of offsets and positions: `i32` in images, `i64` in forms of the library.
 ///
-/// Arithmetic wraps. In a checked tree nothing overflows; with a state of another tree the result is some other
-/// number, not a panic.
+/// Arithmetic wraps. In a checked tree nothing overflows; with a state of another tree the result
+/// is some other number, not a panic.
 pub trait Word: Copy + Ord + Default + Debug + sealed::Sealed {
     /// 0.
     const ZERO: Self;

@@ -158,7 +158,8 @@ fn lists_that_overlap_are_refused() {
     let root = builder.blocks(offsets.into_iter(), inner).unwrap();
     let mut words = builder.finish(root, 0).unwrap().words().to_vec();
     assert!(Image::check(&words).is_ok());
-    // The lists are equal: the root may be given that of its child, but for the time that such checks take.
+    // The lists are equal: the root may be given that of its child, but for the time that such
+    // checks take.
     let list = 8 + 5;
     assert_eq!((words[list], words[8 + list]), (24, 27));
     words[8 + list] = 24;

@@ -4,8 +4,8 @@
 //!
 //! "The copy engine of the experimental system processes requests in its channels in a round-robin
 //! fashion" (*Exploiting copy engines for intra-node MPI collective communication*, section 3.3): a
-//! turn is at most [`crate::channel::SLICE`] bytes of one descriptor, and all turns of an engine share one
-//! bandwidth, which is what makes two processes on one engine half as fast (its Fig. 3c).
+//! turn is at most [`crate::channel::SLICE`] bytes of one descriptor, and all turns of an engine
+//! share one bandwidth, which is what makes two processes on one engine half as fast (its Fig. 3c).
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Copy engines for a virtual machine: Intel I/OAT ("Crystal Beach DMA" v3.2), modelled in a process
-//! beside QEMU and driven by the unmodified `ioatdma` driver of the guest's stock kernel.
+//! Copy engines for a virtual machine: Intel I/OAT ("Crystal Beach DMA" v3.2), modelled in a
+//! process beside QEMU and driven by the unmodified `ioatdma` driver of the guest's stock kernel.
 //!
 //! ```text
 //! guest: dmaengine ── ioatdma ── PCI function ┄┄ QEMU vfio-user-pci

@@ -3,8 +3,8 @@
 //! Requests from inside the guest: a vendor-specific capability in every function's configuration
 //! space, which root reaches through `/sys/bus/pci/devices/*/config` whatever driver is bound.
 //!
-//! A file in a directory that guest and host share would be cached by either side, a socket does not
-//! cross the border, and a memory BAR that a driver has claimed cannot be mapped by others
+//! A file in a directory that guest and host share would be cached by either side, a socket does
+//! not cross the border, and a memory BAR that a driver has claimed cannot be mapped by others
 //! (`CONFIG_IO_STRICT_DEVMEM`); a configuration access is synchronous and goes through all of that.
 //!
 //! | offset | what | access |

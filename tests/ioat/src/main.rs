@@ -15,7 +15,8 @@ use ioat_model::device::Device;
 use ioat_model::model::Model;
 use ioat_model::topology::Topology;
 
-/// Models Intel I/OAT copy engines (Crystal Beach DMA v3.2) for the stock driver ioatdma of a guest.
+/// Models Intel I/OAT copy engines (Crystal Beach DMA v3.2) for the stock driver ioatdma of a
+/// guest.
 #[derive(Parser)]
 #[command(name = "ioat-model", version)]
 struct Args {
@@ -27,8 +28,8 @@ struct Args {
 enum Command {
     /// Serves the engines until every virtual machine that was connected has gone.
     ///
-    /// DIR gets a socket ENGINE.CHANNEL for each PCI function, for QEMU's
-    /// -device '{"driver":"vfio-user-pci","socket":{"path":"DIR/0.0","type":"unix"}}', and the socket
+    /// DIR gets a socket ENGINE.CHANNEL for each PCI function, for QEMU's -device
+    /// '{"driver":"vfio-user-pci","socket":{"path":"DIR/0.0","type":"unix"}}', and the socket
     /// "control". When they are there, "ready" is printed. The guest's memory must be shared
     /// (memory-backend-memfd) and its machine be q35.
     Serve {
@@ -41,9 +42,9 @@ enum Command {
     },
     /// Asks a running model and prints its answer, as JSON.
     ///
-    /// Requests: stats, totals, clear-stats, clear-faults (each with ENGINE.CHANNEL, ENGINE.* or *);
-    /// fault CHANNELS KIND [after=N] [count=N], where KIND is read-error, write-error, halt, hang,
-    /// lost-interrupt, delay=MILLISECONDS or corrupt; bandwidth ENGINES RATE; topology.
+    /// Requests: stats, totals, clear-stats, clear-faults (each with ENGINE.CHANNEL, ENGINE.* or
+    /// *); fault CHANNELS KIND [after=N] [count=N], where KIND is read-error, write-error, halt,
+    /// hang, lost-interrupt, delay=MILLISECONDS or corrupt; bandwidth ENGINES RATE; topology.
     Ask {
         /// The control socket; without it, this is the guest and the functions of this machine are
         /// asked.
@@ -53,8 +54,8 @@ enum Command {
         #[arg(required = true)]
         request: Vec<String>,
     },
-    /// Lists the modelled functions of this machine (the guest), as JSON: channel, address, NUMA node,
-    /// driver, dmaengine channels.
+    /// Lists the modelled functions of this machine (the guest), as JSON: channel, address, NUMA
+    /// node, driver, dmaengine channels.
     List,
 }
 

@@ -19,8 +19,8 @@ pub const SIZE: usize = 0x1000;
 /// Vendor Intel.
 pub const VENDOR: u16 = 0x8086;
 
-/// The first of the device ids of Haswell's channels, the paper's machine: function F has 0x2f20 + F
-/// (`PCI_DEVICE_ID_INTEL_IOAT_HSW0` and following).
+/// The first of the device ids of Haswell's channels, the paper's machine: function F has 0x2f20 +
+/// F (`PCI_DEVICE_ID_INTEL_IOAT_HSW0` and following).
 pub const DEVICE: u16 = 0x2f20;
 
 /// "System peripheral, other".
@@ -55,8 +55,8 @@ const MSIX_CONTROL_WRITABLE: u16 = 0xc000;
 pub const MAILBOX: usize = 0xc0;
 const VENDOR_SPECIFIC_ID: u8 = 0x09;
 
-/// Offset of CHANERR_INT (Linux `IOAT_PCI_CHANERR_INT_OFFSET`): the errors of the channel once more,
-/// a one written clears them.
+/// Offset of CHANERR_INT (Linux `IOAT_PCI_CHANERR_INT_OFFSET`): the errors of the channel once
+/// more, a one written clears them.
 pub const CHANERR_INT: usize = 0x180;
 
 /// A configuration space that remembers what was written to it.

@@ -2,9 +2,9 @@
 
 //! Offsets and bits of the memory-mapped registers (BAR 0), each with the source of what we know.
 //!
-//! Sources: **L** is the Linux driver, `drivers/dma/ioat/registers.h` for names, offsets and bits and
-//! `dma.c`/`init.c` for how they are used; **D** is the public data sheet *Intel Xeon Processor E7
-//! v2 2800/4800/8800 Product Family, Volume Two* (reference 329595), section 14.5, "Device 4,
+//! Sources: **L** is the Linux driver, `drivers/dma/ioat/registers.h` for names, offsets and bits
+//! and `dma.c`/`init.c` for how they are used; **D** is the public data sheet *Intel Xeon Processor
+//! E7 v2 2800/4800/8800 Product Family, Volume Two* (reference 329595), section 14.5, "Device 4,
 //! Functions 0-7", the same Crystal Beach DMA v3.2 block as on the Haswell Xeons of the paper.
 
 /// Size of BAR 0: 16 KiB (D 14.5: MSI-X table at 0x2000, pending bits at 0x3000).
@@ -42,8 +42,8 @@ pub mod device {
     /// Interrupt delay in microseconds, 16 bits (L `IOAT_INTRDELAY_OFFSET`). Held, without effect:
     /// bit 15, which would announce coalescing, reads as zero.
     pub const INTRDELAY: u64 = 0x0c;
-    /// Capabilities beyond copying, 32 bits (L `IOAT_DMA_CAP_OFFSET`): none, so the driver marks its
-    /// channels private (`DMA_PRIVATE`), as on the Xeons of the paper.
+    /// Capabilities beyond copying, 32 bits (L `IOAT_DMA_CAP_OFFSET`): none, so the driver marks
+    /// its channels private (`DMA_PRIVATE`), as on the Xeons of the paper.
     pub const DMACAPABILITY: u64 = 0x10;
 }
 

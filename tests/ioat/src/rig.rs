@@ -56,8 +56,8 @@ impl Rig {
         (value & !0x3f, value & 0x7)
     }
 
-    /// Links the operations into a ring at `at`; each writes a completion, the last of each group of
-    /// `interrupt` sends an interrupt.
+    /// Links the operations into a ring at `at`; each writes a completion, the last of each group
+    /// of `interrupt` sends an interrupt.
     pub(crate) fn ring(&self, at: u64, operations: &[Operation], interrupt: usize) {
         for (index, operation) in operations.iter().enumerate() {
             let next = (index + 1) % operations.len();

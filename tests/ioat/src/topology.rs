@@ -8,8 +8,8 @@ use std::str::FromStr;
 /// The most engines that one model offers (each needs a slot or a root port of its own).
 pub const MAX_ENGINES: u8 = 8;
 
-/// The most channels that one engine offers: a PCI slot has eight functions, and one function is one
-/// channel, as on Xeon processors (device 4, functions 0 to 7).
+/// The most channels that one engine offers: a PCI slot has eight functions, and one function is
+/// one channel, as on Xeon processors (device 4, functions 0 to 7).
 pub const MAX_CHANNELS: u8 = 8;
 
 /// Engines, channels of each, and the bandwidth of each engine.

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Checks that the files of each crate, and the crates, use each other only downwards, as [`table`] says.
+//! Checks that the files of each crate, and the crates, use each other only downwards, as [`table`]
+//! says.
 //!
-//! `layers` prints one line per crate, `NAME: N files, C circles, U arrows up`, below it each circle and each arrow
-//! up with its place, and exits with 0 only when there are none. `scripts/lint` runs it.
+//! `layers` prints one line per crate, `NAME: N files, C circles, U arrows up`, below it each
+//! circle and each arrow up with its place, and exits with 0 only when there are none.
+//! `scripts/lint` runs it.
 
 mod check;
 mod resolve;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! From the paths of a crate to arrows between its files: a path leads to the file in which its item is defined,
-//! through as many `use` and `pub use` as there are.
+//! From the paths of a crate to arrows between its files: a path leads to the file in which its
+//! item is defined, through as many `use` and `pub use` as there are.
 //!
 //! Methods are not seen: which file `value.method()` belongs to depends on types.
 

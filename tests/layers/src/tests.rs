@@ -95,7 +95,8 @@ fn up_by_a_module_that_was_imported() {
 
 #[test]
 fn up_by_a_reexport() {
-    // `middle/mod.rs` only passes on what `middle/part.rs` defines, and `lib.rs` what `middle` passes on.
+    // `middle/mod.rs` only passes on what `middle/part.rs` defines, and `lib.rs` what `middle`
+    // passes on.
     let top = tree(&[
         (
             "src/lib.rs",

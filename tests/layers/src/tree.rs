@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The modules of one crate: what each file defines, imports and mentions. Items under `#[cfg(test)]` are left out.
+//! The modules of one crate: what each file defines, imports and mentions. Items under
+//! `#[cfg(test)]` are left out.
 
 use std::collections::HashMap;
 use std::fs;
@@ -267,7 +268,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Paths in the tokens of a macro, which `syn` leaves alone: names joined by `::` that follow no dot.
+    /// Paths in the tokens of a macro, which `syn` leaves alone: names joined by `::` that follow
+    /// no dot.
     fn tokens(&mut self, tokens: TokenStream) {
         let mut segments: Vec<String> = Vec::new();
         let mut line = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The arrows between crates, from the `Cargo.toml` of each member of the workspace. Dependencies for tests do not
-//! count.
+//! The arrows between crates, from the `Cargo.toml` of each member of the workspace. Dependencies
+//! for tests do not count.
 
 use std::collections::HashMap;
 use std::fs;

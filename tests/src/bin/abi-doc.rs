@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Writes `docs/abi.md` from the comments of `kmod/uapi.rs`, so that the two cannot disagree, with the files that use each
-//! ioctl and each flag.
+//! Writes `docs/abi.md` from the comments of `kmod/uapi.rs`, so that the two cannot disagree, with
+//! the files that use each ioctl and each flag.
 //!
-//! `abi-doc` prints the document; a test fails when the one in the repository is out of date, or when something that the
-//! module does is used by nobody.
+//! `abi-doc` prints the document; a test fails when the one in the repository is out of date, or
+//! when something that the module does is used by nobody.
 
 use libcopy_tests::abi::{self, Constant, Item};
 use std::fmt::Write;
@@ -80,8 +80,8 @@ impl Users {
         found.map(|(path, _)| format!("`{path}`")).collect()
     }
 
-    /// The files whose code names the structure, or `libcopy::device`, which returns those called `...Info`, and
-    /// reads or sets a field of this name.
+    /// The files whose code names the structure, or `libcopy::device`, which returns those called
+    /// `...Info`, and reads or sets a field of this name.
     fn of_field(&self, of: &str, field: &str) -> Vec<String> {
         let is_access = |(before, behind): (&str, &str)| {
             before.ends_with('.') && !behind.starts_with('(')
@@ -182,7 +182,8 @@ fn render(source: &str, users: &Users) -> String {
     out
 }
 
-/// Adds a constant: a section if it is an ioctl, otherwise a line of a table, which is begun if `in_table` says so.
+/// Adds a constant: a section if it is an ioctl, otherwise a line of a table, which is begun if
+/// `in_table` says so.
 fn add_constant(out: &mut String, constant: &Constant, users: &Users, in_table: &mut bool) {
     let Constant { name, value, .. } = constant;
     let used_by = if constant.is_ioctl() || constant.is_flag() {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Writes `docs/configuration.md` from the table of environment variables in `libcopy::config`, so that the two
-//! cannot disagree.
+//! Writes `docs/configuration.md` from the table of environment variables in `libcopy::config`, so
+//! that the two cannot disagree.
 //!
-//! `configuration-doc` prints the document; a test fails when the one in the repository is out of date.
+//! `configuration-doc` prints the document; a test fails when the one in the repository is out of
+//! date.
 
 use std::fmt::Write;
 
@@ -72,8 +73,8 @@ mod tests {
         }
     }
 
-    /// Names of variables in a text: in Rust whole string literals, in scripts all words that are no macro of the
-    /// C API.
+    /// Names of variables in a text: in Rust whole string literals, in scripts all words that are
+    /// no macro of the C API.
     fn names(path: &Path, text: &str) -> Vec<String> {
         let is_rust = path.extension().is_some_and(|extension| extension == "rs");
         let bytes = text.as_bytes();

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Writes the tables and figures of `docs/performance` from the CSV files that stand there, so that a page and its
-//! data cannot disagree.
+//! Writes the tables and figures of `docs/performance` from the CSV files that stand there, so that
+//! a page and its data cannot disagree.
 //!
-//! `performance-doc` rewrites pages and figures in place; a test fails when one of them is out of date. A page says
-//! what it wants in a comment, and what stands between that and `<!-- end -->` is generated:
+//! `performance-doc` rewrites pages and figures in place; a test fails when one of them is out of
+//! date. A page says what it wants in a comment, and what stands between that and `<!-- end -->` is
+//! generated:
 //!
 //! - `<!-- table: FILE.csv -->`: the CSV file as it is;
 //! - `<!-- gains: FILE.csv -->`: gains with their intervals, of a CSV file of `scripts/bench mpi`;
-//! - `<!-- summary: FILE.csv -->`: geometric means, lowest gains and intervals below 0.98 of such a file;
-//! - `<!-- chart: FILE.csv TITLE -->`: a figure, `FILE.svg`: of such a file, or of a table whose cells are
-//!   ratios, `1.3` or `1.3 (1.1-1.5)`, and whose first column and header name them.
+//! - `<!-- summary: FILE.csv -->`: geometric means, lowest gains and intervals below 0.98 of such a
+//!   file;
+//! - `<!-- chart: FILE.csv TITLE -->`: a figure, `FILE.svg`: of such a file, or of a table whose
+//!   cells are ratios, `1.3` or `1.3 (1.1-1.5)`, and whose first column and header name them.
 
 use std::error::Error;
 use std::fmt::Write;
@@ -410,7 +412,8 @@ fn lines(csv: &Csv) -> Result<(Vec<Line>, Vec<String>)> {
     Ok((lines, series))
 }
 
-/// Colours that colour-blind readers tell apart, on a light and on a dark page: the figure brings its background.
+/// Colours that colour-blind readers tell apart, on a light and on a dark page: the figure brings
+/// its background.
 const STYLE: &str = "<style>
 text { font-family: 'DejaVu Sans', Helvetica, Arial, sans-serif; font-size: 12px; fill: #1f2328 }
 .title { font-size: 14px; font-weight: bold }

@@ -35,8 +35,9 @@ pub fn begin(records: &Path) -> Verdict {
     Ok(true)
 }
 
-/// Runs a command and adds a line to the file of times: seconds, seconds of CPU time of the command and the
-/// processes it waited for, and the largest resident memory of one of them in KiB; or `failed` and the exit status.
+/// Runs a command and adds a line to the file of times: seconds, seconds of CPU time of the command
+/// and the processes it waited for, and the largest resident memory of one of them in KiB; or
+/// `failed` and the exit status.
 ///
 /// GNU time has a resolution of 10 ms, which is 2 % of what some applications take.
 pub fn time(times: &Path, command: &[&str]) -> Verdict {
@@ -148,8 +149,8 @@ impl Runs {
     }
 }
 
-/// Whether all runs have the same result. What plain runs do not agree on themselves says nothing of us: then
-/// the second value is false.
+/// Whether all runs have the same result. What plain runs do not agree on themselves says nothing
+/// of us: then the second value is false.
 fn are_equal(plain: &str, preloaded: &str) -> (bool, bool) {
     let mut all = plain.lines().chain(preloaded.lines());
     let first = all.next();
@@ -176,8 +177,8 @@ fn intercepted(statistics: &Statistics) -> String {
     text
 }
 
-/// Prints the line of an application, MPI library and number of ranks, and adds it to the records. The
-/// directory has a line for each run in `plain.times`, `preloaded.times`, `plain.results` and
+/// Prints the line of an application, MPI library and number of ranks, and adds it to the records.
+/// The directory has a line for each run in `plain.times`, `preloaded.times`, `plain.results` and
 /// `preloaded.results`.
 pub fn row(records: &Path, directory: &Path, [app, mpi, ranks, pairs]: [&str; 4]) -> Verdict {
     let runs = Runs::read(directory)?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `kernel header` and `kernel document`, for scripts/kernel-patches: what the kernel's tree has of the module's ABI
-//! beside its Rust, made from `kmod/uapi.rs`.
+//! `kernel header` and `kernel document`, for scripts/kernel-patches: what the kernel's tree has of
+//! the module's ABI beside its Rust, made from `kmod/uapi.rs`.
 
 use crate::abi::{self, Constant, Field, Item, Struct};
 use crate::{Verdict, read};
@@ -164,7 +164,8 @@ fn constant(item: &Item) -> Option<&Constant> {
     }
 }
 
-/// What C calls an item: `RIGHT_READ` is `LIBCOPY_RIGHT_READ`, `RegionInfo` is `libcopy_region_info`.
+/// What C calls an item: `RIGHT_READ` is `LIBCOPY_RIGHT_READ`, `RegionInfo` is
+/// `libcopy_region_info`.
 fn c_name(name: &str) -> String {
     if !name.chars().any(|c| c.is_ascii_lowercase()) {
         return format!("LIBCOPY_{name}");
@@ -299,7 +300,8 @@ fn add_comment(out: &mut String, text: &str) {
     out.push_str(" */\n");
 }
 
-/// Adds words in lines of at most [`WIDTH`] columns: the first begins with `first`, the others with `next`.
+/// Adds words in lines of at most [`WIDTH`] columns: the first begins with `first`, the others with
+/// `next`.
 fn add_wrapped(out: &mut String, first: &str, next: &str, text: &str) {
     let mut line = first.to_owned();
     let mut empty = true;

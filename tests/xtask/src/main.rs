@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What the scripts leave to a program: `scripts/test` is the command `test`, `scripts/bench` the command
-//! `bench`; the other commands read what measured programs print and what `LIBCOPY_STATS` wrote.
-//! scripts/lib/xtask.sh builds and starts it.
+//! What the scripts leave to a program: `scripts/test` is the command `test`, `scripts/bench` the
+//! command `bench`; the other commands read what measured programs print and what `LIBCOPY_STATS`
+//! wrote. scripts/lib/xtask.sh builds and starts it.
 
-// What reads the ABI's source for its documents, without the crate of the tests and what that depends on.
+// What reads the ABI's source for its documents, without the crate of the tests and what that
+// depends on.
 #[path = "../../src/abi.rs"]
 #[allow(dead_code)]
 mod abi;
 mod apps;
 mod bench;
 mod cargo;
+mod comments;
 // The same statistics as those of the benches, without their crate, whose build takes minutes.
 #[path = "../../../libcopy/cli/src/bench/interval.rs"]
 mod interval;
@@ -36,6 +38,7 @@ Usage: xtask COMMAND [ARGUMENT]...    (started by the scripts)
   apps end RECORDS                              the geometric mean; fails if results differ
   build-mpi COMPILER REAL LOG STATISTICS        scripts/build-mpi: what a run with an MPI says
   mpi4py MPI RANKS DIRECTORY KIND...            scripts/mpi4py-suite: the plain run with an MPI beside others
+  comments FILE...                              scripts/lint: where comments are too wide
   kernel header UAPI                            scripts/kernel-patches: the ABI of kmod/uapi.rs as a header for C
   kernel document UAPI                          the same as sections of a document of the kernel";
 
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         ["mpi4py", mpi, ranks, directory, ref kinds @ ..] => {
             suite::mpi4py(mpi, ranks, directory.as_ref(), kinds)
         }
+        ["comments", ref files @ ..] => comments::check(files),
         ["kernel", "header", source] => kernel::header(source.as_ref()),
         ["kernel", "document", source] => kernel::document(source.as_ref()),
         _ => {

@@ -20,7 +20,8 @@ pub fn code(status: ExitStatus) -> i32 {
     status.code().or(signal).unwrap_or(1)
 }
 
-/// Runs a command; what it prints is written to `screen` as it comes, and returned with the exit status.
+/// Runs a command; what it prints is written to `screen` as it comes, and returned with the exit
+/// status.
 pub fn tee(mut command: Command, screen: &mut impl Write) -> (i32, String) {
     match run(&mut command, screen) {
         Ok((status, log)) => (code(status), String::from_utf8_lossy(&log).into_owned()),

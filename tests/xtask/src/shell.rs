@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What the parts share: functions of scripts/lib, where cargo builds, and commands whose status is all that
-//! matters.
+//! What the parts share: functions of scripts/lib, where cargo builds, and commands whose status is
+//! all that matters.
 
 use std::env;
 use std::ffi::OsStr;
@@ -9,8 +9,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A call of functions that a file of scripts/lib defines; `$1` and so on are the arguments, `$root` is the
-/// checkout.
+/// A call of functions that a file of scripts/lib defines; `$1` and so on are the arguments,
+/// `$root` is the checkout.
 pub fn function<S: AsRef<OsStr>>(
     root: &Path,
     library: &str,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `scripts/mpi4py-suite` and `scripts/build-mpi`: programs beside the same ones with `libcopy_mpi.so`.
+//! `scripts/mpi4py-suite` and `scripts/build-mpi`: programs beside the same ones with
+//! `libcopy_mpi.so`.
 
 use std::path::Path;
 
@@ -143,8 +144,8 @@ fn excerpt(log: &str) -> Vec<&str> {
     }
 }
 
-/// Compares the log `plain` of a directory with others, which have the names of their kinds. A plain run without a passing
-/// rank is no measure.
+/// Compares the log `plain` of a directory with others, which have the names of their kinds. A
+/// plain run without a passing rank is no measure.
 pub fn mpi4py(mpi: &str, ranks: &str, directory: &Path, kinds: &[&str]) -> Verdict {
     let mut plain = None;
     let mut is_good = true;

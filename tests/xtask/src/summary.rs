@@ -30,9 +30,9 @@ impl Count {
         }
     }
 
-    /// Counts the tests of a part by the summary lines in what it printed. A test program that was killed, a
-    /// part that printed no summary, and one that fails without a failed test (a build error, a crash) are a
-    /// failure each.
+    /// Counts the tests of a part by the summary lines in what it printed. A test program that was
+    /// killed, a part that printed no summary, and one that fails without a failed test (a build
+    /// error, a crash) are a failure each.
     pub fn of(log: &str, status: i32) -> Count {
         let mut count = Count::default();
         let mut has_summary = false;
@@ -106,7 +106,8 @@ fn was_killed(line: &str) -> bool {
     line.starts_with("  process didn't exit successfully: ") && line.contains(" (signal: ")
 }
 
-/// What the programs say of their failures: the guest suite's and libtest's lists, and nextest's, each line once.
+/// What the programs say of their failures: the guest suite's and libtest's lists, and nextest's,
+/// each line once.
 pub fn reasons(log: &str) -> Vec<&str> {
     const MOST: usize = 40;
     let mut found = Vec::new();
@@ -125,7 +126,8 @@ pub fn reasons(log: &str) -> Vec<&str> {
     found
 }
 
-/// Whether nextest says that a test has failed: `FAIL [   0.630s] (1/4) sample tests::does_not_hold`.
+/// Whether nextest says that a test has failed:
+/// `FAIL [   0.630s] (1/4) sample tests::does_not_hold`.
 fn is_failure(line: &str) -> bool {
     let Some((word, rest)) = line.trim_start().split_once(' ') else {
         return false;
@@ -140,9 +142,9 @@ fn is_failure(line: &str) -> bool {
 /// Faults that a review has proven; each has tests with its number.
 pub const FAULTS: u64 = 11;
 
-/// Counts each proven fault as one test: it passes when the guest suite ran a test of it and all of them hold.
-/// Returns the numbers of those that do not, too. A machine that does not come up, and what the kernel says
-/// beside the tests, is in the exit status alone.
+/// Counts each proven fault as one test: it passes when the guest suite ran a test of it and all of
+/// them hold. Returns the numbers of those that do not, too. A machine that does not come up, and
+/// what the kernel says beside the tests, is in the exit status alone.
 pub fn proven(log: &str, status: i32) -> (Count, Vec<u64>) {
     let holds = |number: u64| {
         let name = format!("::proven_{number:02}_");

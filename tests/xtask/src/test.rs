@@ -214,8 +214,8 @@ impl Tests {
 
     /// Installs what tests want from the distribution, where that can be done.
     fn packages(&mut self) {
-        // Some tests of datatypes compare with MPI libraries, look at memory under valgrind, and compile GPU
-        // kernels for the processor.
+        // Some tests of datatypes compare with MPI libraries, look at memory under valgrind, and
+        // compile GPU kernels for the processor.
         let mut packages = function::<&str>(
             &self.root,
             "packages",
@@ -275,8 +275,8 @@ impl Tests {
         }
     }
 
-    /// The newest MPI libraries, which are PyPI's, and that of the standard ABI: what moves bytes in every way.
-    /// What Fortran and a second thread add is tested with Debian's.
+    /// The newest MPI libraries, which are PyPI's, and that of the standard ABI: what moves bytes
+    /// in every way. What Fortran and a second thread add is tested with Debian's.
     fn pypi(&mut self) {
         let all = [
             "messages_are_the_same",
@@ -301,7 +301,8 @@ impl Tests {
         }
     }
 
-    /// Directories with PyPI's libraries under Debian's names: MPICH of the standard ABI, and of its own.
+    /// Directories with PyPI's libraries under Debian's names: MPICH of the standard ABI, and of
+    /// its own.
     fn pypi_libraries(&mut self, name: &str) -> Option<[PathBuf; 2]> {
         let place = target(&self.root).join("pypi-mpi");
         let [standard, own] = ["standard", "own"].map(|name| place.join(name));
@@ -360,9 +361,9 @@ impl Tests {
         self.tests("guest", [all]);
         let shape = self.engines();
         if self.has_tests("LIBCOPY_IOAT", shape, &ENGINE_GROUPS) {
-            // The same machine with copy engines. As much memory as above: ioatdma allocates nine pieces of 512 KiB
-            // for a channel without waiting for them (GFP_NOWAIT), each time a channel comes back, and says
-            // nothing where there are none.
+            // The same machine with copy engines. As much memory as above: ioatdma allocates nine
+            // pieces of 512 KiB for a channel without waiting for them (GFP_NOWAIT), each time a
+            // channel comes back, and says nothing where there are none.
             let limit = if self.options.debug { "14400" } else { "1800" };
             let mut engines = self.vm(&["--ioat", shape, "--numa", "--timeout", limit, "--"]);
             engines
@@ -391,7 +392,8 @@ impl Tests {
         }
     }
 
-    /// Whether the filter leaves any tests of these groups of the guest suite, in a guest with this variable.
+    /// Whether the filter leaves any tests of these groups of the guest suite, in a guest with this
+    /// variable.
     fn has_tests(&self, variable: &str, value: &str, groups: &[&str]) -> bool {
         let mut list = Command::new(self.stage.join("guest-suite"));
         list.env(variable, value).arg("--list").args(groups);
@@ -409,8 +411,8 @@ impl Tests {
         self.report(name, &part, Count::check(part.status));
     }
 
-    /// What is tested of GPU memory without a GPU: kernels compiled for the processor, a stand-in for the driver, with the
-    /// library, MPI programs, the tool and the C API.
+    /// What is tested of GPU memory without a GPU: kernels compiled for the processor, a stand-in
+    /// for the driver, with the library, MPI programs, the tool and the C API.
     fn gpu(&mut self) {
         self.packages();
         let mut tests = vec![
@@ -428,8 +430,9 @@ impl Tests {
         }
     }
 
-    /// The copy engines of a machine: those of the paper's, two of eight channels, one on each node. Where the debug
-    /// kernel is emulated it takes a minute to acquire a channel: there it has one.
+    /// The copy engines of a machine: those of the paper's, two of eight channels, one on each
+    /// node. Where the debug kernel is emulated it takes a minute to acquire a channel: there it
+    /// has one.
     fn engines(&self) -> &'static str {
         if self.options.debug { "1x1" } else { "2x8" }
     }
@@ -491,8 +494,8 @@ impl Tests {
         fs::create_dir_all(&tests).map_err(|error| format!("{}: {error}", tests.display()))
     }
 
-    /// Builds what runs in the guest and puts it where the guest sees it. The workspace's tests have built
-    /// most of it already; the benchmarks are what needs a release build.
+    /// Builds what runs in the guest and puts it where the guest sees it. The workspace's tests
+    /// have built most of it already; the benchmarks are what needs a release build.
     fn stage_all(&self) -> Result<(), String> {
         self.empty_stage()?;
         let built = build(&["build", "--workspace"])?;

@@ -20,9 +20,11 @@ use crate::bootstrap::world::{OUTCOME, Outcome, World};
 use libcopy::lock::lock;
 use libcopy::shm::anonymous::AnonymousSegment as Shared;
 
-/// For so long a rank that has left `PMPI_Init` waits for processes that have not announced themselves.
+/// For so long a rank that has left `PMPI_Init` waits for processes that have not announced
+/// themselves.
 const ANNOUNCING: Duration = Duration::from_millis(500);
-/// For so long it waits for those that have: they are still in `PMPI_Init`, or in a stopped process.
+/// For so long it waits for those that have: they are still in `PMPI_Init`, or in a stopped
+/// process.
 const ARRIVING: Duration = Duration::from_secs(30);
 
 /// The word that others try to read.
@@ -31,8 +33,8 @@ static PROBE: AtomicU64 = AtomicU64::new(0);
 /// The table between [`announce`] and the decision.
 static OWN: Mutex<Option<Own>> = Mutex::new(None);
 
-/// Announces this process to the others of its job; before `PMPI_Init`. Its settings have to be the same
-/// as theirs.
+/// Announces this process to the others of its job; before `PMPI_Init`. Its settings have to be the
+/// same as theirs.
 pub fn announce(settings: impl Hash) {
     let mut own = lock(&OWN);
     if own.is_some() || !matches!(*lock(&OUTCOME), Outcome::None) {
@@ -111,8 +113,8 @@ pub fn is_owner() -> bool {
 }
 
 /// Says which rank this process is, and waits until the ranks of this machine have decided; after
-/// `PMPI_Init`. `offer` is what the owner of the table has for the others, `idle` is called now and then while
-/// nothing happens. The settings are compared here.
+/// `PMPI_Init`. `offer` is what the owner of the table has for the others, `idle` is called now and
+/// then while nothing happens. The settings are compared here.
 pub fn meet(rank: c_int, size: usize, offer: Offer, idle: impl FnMut()) -> Option<Meeting> {
     let own = lock(&OWN).take()?;
     if size < 2 {
@@ -258,7 +260,8 @@ impl Meeting {
         offer
     }
 
-    /// The process, address and value of a word of each member, to try whether its memory can be read.
+    /// The process, address and value of a word of each member, to try whether its memory can be
+    /// read.
     pub fn probes(&self) -> impl Iterator<Item = (i32, u64, u64)> {
         self.members.iter().map(|slot| {
             let slot = &self.own.table().slots[*slot];
@@ -270,8 +273,8 @@ impl Meeting {
         })
     }
 
-    /// Says which features this process agrees to; what all have agreed to is the same everywhere, nothing
-    /// if somebody does not answer.
+    /// Says which features this process agrees to; what all have agreed to is the same everywhere,
+    /// nothing if somebody does not answer.
     pub fn agree(mut self, features: u64, mut idle: impl FnMut()) -> World {
         let table = self.own.table();
         let vote = features & !DECIDED | DECIDED;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What the launcher of a job says about it: which processes belong together, and how many are on this machine.
+//! What the launcher of a job says about it: which processes belong together, and how many are on
+//! this machine.
 
 use std::ffi::c_int;
 use std::fs;
@@ -12,8 +13,8 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// What the processes of this job on this machine have in common, and no others: from what the launcher
-/// says. `MPI_Comm_spawn`'s children have another one.
+/// What the processes of this job on this machine have in common, and no others: from what the
+/// launcher says. `MPI_Comm_spawn`'s children have another one.
 pub fn identity() -> Option<String> {
     if let Some(space) = variable("PMIX_NAMESPACE") {
         // One server for all ranks of the job on this machine.
@@ -35,8 +36,8 @@ pub fn identity() -> Option<String> {
     Some(format!("slurm {job} {step}"))
 }
 
-/// Who is at the other end of a process manager's socket: the process that made a pair of sockets for us,
-/// with its start time, or the address of a server.
+/// Who is at the other end of a process manager's socket: the process that made a pair of sockets
+/// for us, with its start time, or the address of a server.
 fn server_of(fd: RawFd) -> Option<String> {
     let (family, address) = peer_address(fd)?;
     if c_int::from(family) != libc::AF_UNIX {

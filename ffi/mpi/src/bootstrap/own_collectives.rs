@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Values that the ranks of a communicator exchange through the MPI library, before they share memory.
+//! Values that the ranks of a communicator exchange through the MPI library, before they share
+//! memory.
 
 use std::ffi::c_int;
 use std::mem::size_of;

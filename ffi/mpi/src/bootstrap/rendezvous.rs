@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Finding the table of a job: an abstract Unix socket, whose name is the job's identity, leads to its owner.
+//! Finding the table of a job: an abstract Unix socket, whose name is the job's identity, leads to
+//! its owner.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -14,7 +15,8 @@ use crate::bootstrap::launcher::peer;
 use crate::bootstrap::table::Table;
 use libcopy::shm::anonymous::AnonymousSegment as Shared;
 
-/// For so long a process that announces itself looks for the owner of a table, which may be about to make it.
+/// For so long a process that announces itself looks for the owner of a table, which may be about
+/// to make it.
 const FINDING: Duration = Duration::from_millis(200);
 
 pub fn digest(what: impl Hash) -> u64 {

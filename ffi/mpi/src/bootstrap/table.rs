@@ -168,8 +168,8 @@ pub fn give_up(table: &Table, why: u32) {
 /// How often those who wait look whether everybody lives.
 const LOOKING: Duration = Duration::from_millis(100);
 
-/// Whether all processes of slots live that say who they are, as far as it is this process's turn to look: all who
-/// wait look at everybody together. Who finds one that has ended tells the others.
+/// Whether all processes of slots live that say who they are, as far as it is this process's turn
+/// to look: all who wait look at everybody together. Who finds one that has ended tells the others.
 pub fn all_live(table: &Table, members: usize) -> bool {
     let mut drawn = table.turns.draw(members, LOOKING).iter();
     drawn.all(|member| {

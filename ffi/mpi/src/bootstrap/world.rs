@@ -43,8 +43,8 @@ pub struct World {
 }
 
 impl World {
-    /// Waits until all members have come here, in `MPI_Finalize`, or one has ended. `idle` is called now and
-    /// then while nothing happens.
+    /// Waits until all members have come here, in `MPI_Finalize`, or one has ended. `idle` is
+    /// called now and then while nothing happens.
     pub fn depart(&self, mut idle: impl FnMut()) {
         let Some(table) = self.table.as_ref().map(table_in) else {
             return;

@@ -3,17 +3,19 @@
 //! Collectives under the governor ([`libcopy::policy::governor`]): which classes a communicator
 //! has, what their calls take, and how the ranks agree.
 //!
-//! A class is a function and a power of two of bytes, on one communicator, as these are the same on all ranks.
-//! (Datatypes are not: a sender's may be dense and a receiver's a vector.) Only what the thresholds intercept
-//! has a class.
+//! A class is a function and a power of two of bytes, on one communicator, as these are the same on
+//! all ranks. (Datatypes are not: a sender's may be dense and a receiver's a vector.) Only what the
+//! thresholds intercept has a class.
 //!
-//! Of blocking calls each rank measures those of a trial, from the decision to the end of the call. Before the next
-//! call of the class all ranks tell each other their times, by an allgather of some hundred bytes through the
-//! group's shared memory; then all have the same sums, and decide alike. Whether the ranks want a governor at all is
-//! agreed on in the same way, before a communicator's first trial.
+//! Of blocking calls each rank measures those of a trial, from the decision to the end of the call.
+//! Before the next call of the class all ranks tell each other their times, by an allgather of some
+//! hundred bytes through the group's shared memory; then all have the same sums, and decide alike.
+//! Whether the ranks want a governor at all is agreed on in the same way, before a communicator's
+//! first trial.
 //!
-//! Of nonblocking calls each rank measures the time from one to the next ([`libcopy::policy::governor::Together`]), and the ranks agree without
-//! waiting for each other ([`libcopy::collective::nonblocking::agreement`]).
+//! Of nonblocking calls each rank measures the time from one to the next
+//! ([`libcopy::policy::governor::Together`]), and the ranks agree without waiting for each other
+//! ([`libcopy::collective::nonblocking::agreement`]).
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -58,7 +60,8 @@ thread_local! {
     static PENDING: Cell<Option<Pending>> = const { Cell::new(None) };
 }
 
-/// Measures until it goes, if the call that it is in is part of a trial, or forwarded for want of a team.
+/// Measures until it goes, if the call that it is in is part of a trial, or forwarded for want of a
+/// team.
 pub struct Span;
 
 impl Drop for Span {
@@ -180,8 +183,9 @@ pub fn decide(
     step.decision
 }
 
-/// The way of a nonblocking call that the thresholds intercept. No rank waits for another: the first that comes to the end of a
-/// trial finds out whether all have said what theirs took, for all that come later.
+/// The way of a nonblocking call that the thresholds intercept. No rank waits for another: the
+/// first that comes to the end of a trial finds out whether all have said what theirs took, for all
+/// that come later.
 pub fn decide_nonblocking(
     known: &Comm,
     members: &NonblockingGroup,
@@ -220,7 +224,8 @@ pub fn decide_persistent(members: &NonblockingGroup, class: &PersistentClass) ->
     next_together(members, &mut lock(&class.class), (0, class.requests))
 }
 
-/// The way of the next call of a class that has a topic of the group; `classes` share what trials may cost.
+/// The way of the next call of a class that has a topic of the group; `classes` share what trials
+/// may cost.
 fn next_together(
     members: &NonblockingGroup,
     class: &mut NonblockingClass,
@@ -259,7 +264,8 @@ fn agree(group: &Group) -> bool {
     answer.is_ok() && all.iter().all(|wants| *wants == 1)
 }
 
-/// The sums of all ranks' times, and what the exchange costs all ranks: as much for each as for the one that waits least.
+/// The sums of all ranks' times, and what the exchange costs all ranks: as much for each as for the
+/// one that waits least.
 fn exchange_times(group: &Group, times: &Times, exchange: u64) -> Option<(Times, u64)> {
     let words = std::iter::once(&exchange).chain(times.iter().flatten());
     let own: Vec<u8> = words.flat_map(|word| word.to_ne_bytes()).collect();

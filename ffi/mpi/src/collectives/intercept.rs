@@ -34,14 +34,15 @@ pub struct Call {
     pub abi: &'static Abi,
     comm: Word,
     pub group: Arc<Group>,
-    /// Counted by all ranks of the group alike; 0 for barriers, which only groups on several nodes have.
+    /// Counted by all ranks of the group alike; 0 for barriers, which only groups on several nodes
+    /// have.
     number: u64,
     function: Function,
     pub bytes: usize,
 }
 
-/// Decides whether a call is intercepted: `count` elements of `datatype` are what each rank sends or
-/// receives, and `kinds` looks at the datatypes more closely, which small messages need not wait
+/// Decides whether a call is intercepted: `count` elements of `datatype` are what each rank sends
+/// or receives, and `kinds` looks at the datatypes more closely, which small messages need not wait
 /// for.
 #[inline]
 pub fn intercept(
@@ -53,7 +54,8 @@ pub fn intercept(
     intercept_reduction(function, comm, pair, None, kinds)
 }
 
-/// The same for a call that combines the elements with `op`.
+/// Decides whether a call that combines the elements with `op`, if there is one, is intercepted;
+/// the rest is as for [`intercept`].
 #[inline]
 pub fn intercept_reduction(
     function: Function,
@@ -73,7 +75,8 @@ pub fn intercept_reduction(
         stats::count(function, Outcome::Arguments, 0);
         return None;
     };
-    // Below this, no communicator is worth the team that would tell whether ranks outnumber processors.
+    // Below this, no communicator is worth the team that would tell whether ranks outnumber
+    // processors.
     if !beats_mpi(abi, function, bytes as u64, None, Order::Free) {
         stats::count(function, outside(abi, function, bytes as u64), 0);
         return None;
@@ -117,9 +120,9 @@ pub enum Knows {
     All(u64),
 }
 
-/// Decides whether an irregular call is intercepted. Where its ranks do not all know how large it is, they
-/// agree on it now and then, and in between assume what it was. `sides` looks at the arguments
-/// and returns the bytes of the largest part, as far as this rank knows.
+/// Decides whether an irregular call is intercepted. Where its ranks do not all know how large it
+/// is, they agree on it now and then, and in between assume what it was. `sides` looks at the
+/// arguments and returns the bytes of the largest part, as far as this rank knows.
 pub fn intercept_vector(
     function: Function,
     comm: Word,
@@ -224,8 +227,8 @@ pub fn beats_mpi(
     }
 }
 
-/// Why messages of this size are forwarded that are not faster with us: those that are long enough for some
-/// number of ranks may be too long for this one.
+/// Why messages of this size are forwarded that are not faster with us: those that are long enough
+/// for some number of ranks may be too long for this one.
 fn outside(abi: &Abi, function: Function, bytes: u64) -> Outcome {
     let least = function.op().and_then(|op| abi.implementation().least(op));
     match least {
@@ -234,8 +237,8 @@ fn outside(abi: &Abi, function: Function, bytes: u64) -> Outcome {
     }
 }
 
-/// Decides about a barrier, which has no bytes: only where the team of ranks on several nodes is there
-/// anyway, which all ranks find alike.
+/// Decides about a barrier, which has no bytes: only where the team of ranks on several nodes is
+/// there anyway, which all ranks find alike.
 pub fn take_barrier(abi: &'static Abi, comm: Word) -> Option<Call> {
     decide(Function::Barrier, || {
         let known = communicator::of(abi, comm)?;
@@ -303,9 +306,9 @@ pub fn intercept_nonblocking<K>(
     counted(function, decision)
 }
 
-/// Decides in the same way about a function that makes a persistent request. It may wait for other ranks (MPI 4.1,
-/// section 6.13), so they meet in it, and agree on whether `kinds` finds that the call is ours on all of them. With the
-/// most persistent requests that a rank has.
+/// Decides in the same way about a function that makes a persistent request. It may wait for other
+/// ranks (MPI 4.1, section 6.13), so they meet in it, and agree on whether `kinds` finds that the
+/// call is ours on all of them. With the most persistent requests that a rank has.
 pub fn intercept_persistent<K>(
     function: Function,
     comm: Word,
@@ -392,9 +395,9 @@ fn counted<T>(function: Function, decision: impl FnOnce() -> Result<T, Outcome>)
     }
 }
 
-/// The group, if messages of this size are to go through it, by the thresholds and, where the order is free, by the
-/// governor, and the number of the call there. `exact`:
-/// all ranks' messages have exactly these bytes, not just about as many.
+/// The group, if messages of this size are to go through it, by the thresholds and, where the order
+/// is free, by the governor, and the number of the call there. `exact`: all ranks' messages have
+/// exactly these bytes, not just about as many.
 fn admit(
     function: Function,
     abi: &'static Abi,
@@ -424,8 +427,8 @@ fn admit_by_thresholds(
     known: &Arc<Comm>,
     (bytes, order): (u64, Order),
 ) -> Result<Arc<Group>, Outcome> {
-    // Where the order is fixed, what is forwarded is not worth the team that would tell this. On several machines
-    // ranks of different ones do not share processors.
+    // Where the order is fixed, what is forwarded is not worth the team that would tell this. On
+    // several machines ranks of different ones do not share processors.
     let oversubscription = match order {
         Order::Fixed if !bootstrap::world().is_some_and(|world| world.everywhere) => {
             known.admits()?;
@@ -504,8 +507,9 @@ impl Call {
         code
     }
 
-    /// The lengths of all ranks' parts where several nodes have to know them, none elsewhere. Nothing if
-    /// they are more bytes than the MPI library's counts and places reach; all ranks find that alike.
+    /// The lengths of all ranks' parts where several nodes have to know them, none elsewhere.
+    /// Nothing if they are more bytes than the MPI library's counts and places reach; all ranks
+    /// find that alike.
     pub fn with_lengths(self, mine: impl FnOnce() -> usize) -> Option<(Self, Vec<usize>)> {
         if self.group.nodes.is_none() {
             return Some((self, Vec::new()));
@@ -526,7 +530,8 @@ impl Call {
         }
     }
 
-    /// Says how many bytes this rank has to do with, where that was not known when it was intercepted.
+    /// Says how many bytes this rank has to do with, where that was not known when it was
+    /// intercepted.
     pub fn with_bytes(mut self, bytes: usize) -> Self {
         self.bytes = bytes;
         self

@@ -284,7 +284,8 @@ pub unsafe fn exchange(
 ) -> c_int {
     call.with_bytes(incoming.total()).run(|call| {
         let own = call.group.rank;
-        // What is packed for others need not be for ourselves. Lengths that differ are the team's to refuse.
+        // What is packed for others need not be for ourselves. Lengths that differ are the team's
+        // to refuse.
         if let Some(from) = outgoing.as_mut().filter(|from| {
             (from.packs() || incoming.packs()) && from.bytes(own) == incoming.bytes(own)
         }) {
@@ -385,8 +386,8 @@ pub unsafe fn alltoallv<N: Count>(
     }
 }
 
-/// `MPI_Alltoallw` of a rank with itself, which copies from layout to layout what the MPI library packs and unpacks; `None`
-/// if this is nothing for us.
+/// `MPI_Alltoallw` of a rank with itself, which copies from layout to layout what the MPI library
+/// packs and unpacks; `None` if this is nothing for us.
 ///
 /// # Safety
 ///

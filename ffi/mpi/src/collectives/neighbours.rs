@@ -24,7 +24,8 @@ use crate::types::buffer::Kind;
 use crate::types::parts::Partition;
 
 impl Comm {
-    /// Its neighbours, if neighbourhood collectives may be intercepted on it; collective the first time.
+    /// Its neighbours, if neighbourhood collectives may be intercepted on it; collective the first
+    /// time.
     pub fn neighbours(&self, abi: &Abi, comm: Word) -> Option<&Neighbours> {
         let ask = || {
             if !self.is_plain() {

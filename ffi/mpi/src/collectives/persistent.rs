@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Persistent collectives as C programs make and free them ([`nonblocking::persistent`]), in both forms. Open MPI 4.1 has
-//! them under the names that they had before MPI 4.0, which begin with `MPIX_`.
+//! Persistent collectives as C programs make and free them ([`nonblocking::persistent`]), in both
+//! forms. Open MPI 4.1 has them under the names that they had before MPI 4.0, which begin with
+//! `MPIX_`.
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,8 +20,8 @@ use crate::library::fallback;
 use crate::library::pmpi::forward;
 use crate::library::stats::Function;
 
-/// The library has made a persistent request: `keep` decides whether its starts may be ours. They are completed where
-/// messages are, so not without these; all ranks find that alike.
+/// The library has made a persistent request: `keep` decides whether its starts may be ours. They
+/// are completed where messages are, so not without these; all ranks find that alike.
 ///
 /// # Safety
 ///
@@ -64,8 +65,8 @@ pub unsafe fn request_free(request: *mut c_void) -> c_int {
     }
 }
 
-/// Exports all forms of a function; `$made` comes after the library's has succeeded. Last come the method of
-/// [`gpu::Collective`] for buffers in device memory, and its arguments.
+/// Exports all forms of a function; `$made` comes after the library's has succeeded. Last come the
+/// method of [`gpu::Collective`] for buffers in device memory, and its arguments.
 macro_rules! exports {
     ($($name:ident, $large:ident, $before:ident = $pass:ident, $made:expr, $arguments:tt, $body:ident $gpu:tt;)*) => { $(
         exports!(@form c_int, $name = $pass, $made, $arguments, $body $gpu);

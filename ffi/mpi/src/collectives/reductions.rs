@@ -31,8 +31,9 @@ pub struct Elements {
 }
 
 impl Elements {
-    /// The same for a function that sends what is at `send` and receives at `recv`, where it does both; and
-    /// whether it is as if `send` were `MPI_IN_PLACE`. `None` also if the library refuses that those are the same.
+    /// The elements of a function that sends what is at `send` and receives at `recv`, where it
+    /// does both; and whether it is as if `send` were `MPI_IN_PLACE`. `None` also if the library
+    /// refuses that those are the same.
     pub fn between(
         abi: &Abi,
         function: Function,

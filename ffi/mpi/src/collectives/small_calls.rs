@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The first question about calls whose ranks have parts of different lengths: whether the communicator says that they
-//! are forwarded in any case. It has to cost next to nothing ([`crate::decide::threshold`]).
+//! The first question about calls whose ranks have parts of different lengths: whether the
+//! communicator says that they are forwarded in any case. It has to cost next to nothing
+//! ([`crate::decide::threshold`]).
 
 use crate::comm::communicator;
 use crate::decide::threshold::{handle_bits, least, size};
@@ -79,13 +80,14 @@ pub unsafe fn are_small_together<N: Count>(
     unsafe { are_small(function, counts, datatype, comm, usize::checked_add) }
 }
 
-/// Whether a call whose ranks know only their own parts is to be forwarded in any case: it was small
-/// when they last agreed, and it is not time to agree. Then it has been counted.
+/// Whether a call whose ranks know only their own parts is to be forwarded in any case: it was
+/// small when they last agreed, and it is not time to agree. Then it has been counted.
 #[inline(always)]
 pub fn were_small(function: Function, comm: Word) -> bool {
     let small = communicator::with_last(comm, handle_bits, |known| {
         let least = least(function);
-        // What a rank sends to itself alone is typed on both sides only there (`vector::alltoallw`).
+        // What a rank sends to itself alone is typed on both sides only there
+        // (`vector::alltoallw`).
         let is_own = function == Function::Alltoallw && known.is_alone();
         least != 0 && (!(known.is_plain() || is_own) || known.stays_small(function, least))
     });

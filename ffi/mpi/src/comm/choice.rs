@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Which messages are intercepted, which are packed here and moved by the library as bytes, and which it moves as
-//! fast as we do: measured with two ranks, by vectors of 512 bytes to 64 KiB in pieces of 8 bytes to 4 KiB,
-//! and by the layouts of applications (`scripts/bench mpi --ops typed-pingpong`).
+//! Which messages are intercepted, which are packed here and moved by the library as bytes, and
+//! which it moves as fast as we do: measured with two ranks, by vectors of 512 bytes to 64 KiB in
+//! pieces of 8 bytes to 4 KiB, and by the layouts of applications (`scripts/bench mpi --ops
+//! typed-pingpong`).
 
 use libcopy::p2p::header::wire_size;
 
@@ -19,18 +20,19 @@ const LEAST_DENSE: u64 = 256 << 10;
 pub struct Choice {
     /// Bytes from which on a message that is not dense is intercepted.
     least: u64,
-    /// Bytes below which such a message may be packed here and moved as bytes. Never more than the library
-    /// sends at once: what is longer, Open MPI writes into the receiver's memory as a whole if both sides
-    /// are dense, whether there is room for it or not.
+    /// Bytes below which such a message may be packed here and moved as bytes. Never more than the
+    /// library sends at once: what is longer, Open MPI writes into the receiver's memory as a whole
+    /// if both sides are dense, whether there is room for it or not.
     packed: u64,
-    /// What it takes longer to move packed bytes than elements, apart from packing, in nanoseconds per KiB:
-    /// packing has to make up for that.
+    /// What it takes longer to move packed bytes than elements, apart from packing, in nanoseconds
+    /// per KiB: packing has to make up for that.
     toll: u64,
     /// Bytes below which the rest is about.
     short: u64,
     /// Pieces of at least this many bytes it moves as fast in short messages.
     long_piece: u64,
-    /// Pieces of fewer bytes, if they follow a rule, as well, in messages of fewer bytes than these.
+    /// Pieces of fewer bytes, if they follow a rule, as well, in messages of fewer bytes than
+    /// these.
     tiny: (u64, u64),
     /// This many pieces, of this many bytes at least, it has the kernel copy at once.
     few_pieces: (u64, u64),
@@ -43,7 +45,8 @@ pub struct Choice {
 enum Truncated {
     /// Those of the message.
     Total,
-    /// Those that there was room for, unless the message is not dense and longer than this: then those of the message.
+    /// Those that there was room for, unless the message is not dense and longer than this: then
+    /// those of the message.
     Room(u64),
     /// None: what an earlier operation has left there, which is 1 for most.
     Unset,
@@ -109,14 +112,15 @@ impl Choice {
         }
     }
 
-    /// From how many bytes on messages are intercepted, dense ones and others, or what `LIBCOPY_MPI_MIN` asks for;
-    /// never fewer than the shortest header has.
+    /// From how many bytes on messages are intercepted, dense ones and others, or what
+    /// `LIBCOPY_MPI_MIN` asks for; never fewer than the shortest header has.
     pub fn least(&self) -> [u64; 2] {
         let floor = wire_size(0) as u64;
         [LEAST_DENSE, self.least].map(|usual| active::least().unwrap_or(usual).max(floor))
     }
 
-    /// How many bytes the library says of a message of `total` bytes that came where there was room for `capacity`.
+    /// How many bytes the library says of a message of `total` bytes that came where there was room
+    /// for `capacity`.
     pub fn truncated(&self, is_dense: bool, total: u64, capacity: u64) -> u64 {
         match self.truncated {
             Truncated::Room(eager) if is_dense || total <= eager => capacity,
@@ -125,7 +129,8 @@ impl Choice {
         }
     }
 
-    /// Whether the library delivers the bytes of a message that is too long which there is room for.
+    /// Whether the library delivers the bytes of a message that is too long which there is room
+    /// for.
     pub fn delivers_beginnings(&self) -> bool {
         !matches!(self.truncated, Truncated::Unset)
     }
@@ -152,13 +157,14 @@ impl Choice {
         bytes < self.below()
     }
 
-    /// Nanoseconds that packing `bytes` has to take less, on both sides together, than in the library;
-    /// `None` if the environment says what is packed.
+    /// Nanoseconds that packing `bytes` has to take less, on both sides together, than in the
+    /// library; `None` if the environment says what is packed.
     pub fn toll(&self, bytes: u64) -> Option<u64> {
         (!protocol::is_packing_asked()).then(|| FIXED + bytes * self.toll / 1024)
     }
 
-    /// Bytes below which messages are packed; from `LIBCOPY_MPI_MIN` bytes on everything is intercepted, for tests.
+    /// Bytes below which messages are packed; from `LIBCOPY_MPI_MIN` bytes on everything is
+    /// intercepted, for tests.
     fn below(&self) -> u64 {
         let asked = protocol::packed().or_else(active::least);
         asked.map_or(self.packed, |asked| asked.min(self.packed))

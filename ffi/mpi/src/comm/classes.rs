@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The classes of calls that the governor ([`crate::collectives::governor`]) decides about, and what their calls have cost.
+//! The classes of calls that the governor ([`crate::collectives::governor`]) decides about, and
+//! what their calls have cost.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -68,7 +69,8 @@ pub struct PersistentClass {
     pub class: Mutex<NonblockingClass>,
     /// Ranks of its communicator.
     ranks: usize,
-    /// Persistent requests whose trials share the program's time, as all ranks have agreed when it was made.
+    /// Persistent requests whose trials share the program's time, as all ranks have agreed when it
+    /// was made.
     pub requests: usize,
 }
 
@@ -120,9 +122,10 @@ pub fn add_persistent(totals: &mut Totals) {
     }
 }
 
-/// Calls of a communicator's classes that are forwarded, as was decided in advance: so each costs a load and a
-/// comparison. All ranks count alike, as they call collectives of a communicator in one order, and one thread at a time
-/// does (MPI 4.1, section 6.14); so nothing here has to be changed in one step.
+/// Calls of a communicator's classes that are forwarded, as was decided in advance: so each costs a
+/// load and a comparison. All ranks count alike, as they call collectives of a communicator in one
+/// order, and one thread at a time does (MPI 4.1, section 6.14); so nothing here has to be changed
+/// in one step.
 #[derive(Debug, Default)]
 pub struct Ahead([AtomicU64; PLACES]);
 
@@ -153,7 +156,8 @@ impl Ahead {
         is_decided
     }
 
-    /// Decides on as many calls of the class as `pass` says, unless its place has calls of another class left.
+    /// Decides on as many calls of the class as `pass` says, unless its place has calls of another
+    /// class left.
     pub fn decide(&self, function: Function, power: u32, pass: impl FnOnce() -> u64) {
         let (place, key) = self.place(function, power);
         if place.load(Ordering::Relaxed) as u32 == 0 {
@@ -190,8 +194,8 @@ impl Classes {
         lock(&self.all)
     }
 
-    /// Counts a call if its class is forwarded and no trial is due: the same on all ranks that call it
-    /// with as many bytes.
+    /// Counts a call if its class is forwarded and no trial is due: the same on all ranks that call
+    /// it with as many bytes.
     #[inline]
     pub fn rests_forwarding(&self, function: Function, bytes: u64) -> bool {
         if !self.forwards.load(Ordering::Relaxed) {
@@ -227,16 +231,18 @@ pub fn power(bytes: u64) -> u32 {
 pub struct Total {
     pub calls: [u64; 2],
     pub trials: u64,
-    /// Communicators (of `MPI_Pack` and `MPI_Unpack`: numbers of elements of a type), and those on which calls
-    /// were forwarded when last decided.
+    /// Communicators (of `MPI_Pack` and `MPI_Unpack`: numbers of elements of a type), and those on
+    /// which calls were forwarded when last decided.
     pub communicators: u64,
     pub forwarding: u64,
-    /// Nanoseconds that intercepting has won against forwarding, in this rank; negative if it has lost.
+    /// Nanoseconds that intercepting has won against forwarding, in this rank; negative if it has
+    /// lost.
     pub won: i64,
 }
 
 impl Total {
-    /// Adds a class, whose `calls` went either way on this rank, one of `ranks` whose times its governor has the sums of.
+    /// Adds a class, whose `calls` went either way on this rank, one of `ranks` whose times its
+    /// governor has the sums of.
     pub fn add(&mut self, calls: [u64; 2], governor: &Governor, ranks: usize) {
         for (sum, calls) in self.calls.iter_mut().zip(calls) {
             *sum += calls;
@@ -262,7 +268,8 @@ impl Total {
         )
     }
 
-    /// The line about a class that was tried; `of`: what it has been decided for, as in "in 2 of 3 classes".
+    /// The line about a class that was tried; `of`: what it has been decided for, as in "in 2 of 3
+    /// classes".
     pub fn line(&self, function: &str, power: u32, who: &str, (to, of): (&str, &str)) -> String {
         format!(
             "libcopy_mpi: governor: {function} from {} bytes, {who}: {} intercepted, {} forwarded, \

@@ -60,9 +60,10 @@ impl Irregular {
     }
 }
 
-/// The number of the first call after this one whose ranks agree: every power of two at first, so that no more calls go
-/// by unnoticed than came before, and then now and then. To agree takes some microseconds and has all ranks wait for each
-/// other, which a gather does not: the shorter the messages, the less often.
+/// The number of the first call after this one whose ranks agree: every power of two at first, so
+/// that no more calls go by unnoticed than came before, and then now and then. To agree takes some
+/// microseconds and has all ranks wait for each other, which a gather does not: the shorter the
+/// messages, the less often.
 fn agreement_after(call: u64, largest: u64) -> u64 {
     let every = match largest {
         0..4096 => 4096,
@@ -99,12 +100,14 @@ pub struct Comm {
     pub peers: OnceLock<Peers>,
     /// Who its ranks are, once somebody has asked; `None` if the library does not say.
     world_ranks: OnceLock<Option<WorldRanks>>,
-    /// Once its ranks have found out who can be reached over RDMA: a communicator of ours with the same ranks, if all can.
+    /// Once its ranks have found out who can be reached over RDMA: a communicator of ours with the
+    /// same ranks, if all can.
     pub rdma_channel: OnceLock<Option<Word>>,
     /// Who its neighbours are; `None` if neighbourhood collectives are forwarded.
     pub neighbours: OnceLock<Option<Neighbours>>,
     group: OnceLock<Result<Lease, Outcome>>,
-    /// Large calls that came before it had one; the bytes of those since it last asked for one, and the nanoseconds that they took.
+    /// Large calls that came before it had one; the bytes of those since it last asked for one, and
+    /// the nanoseconds that they took.
     large: AtomicU64,
     moved: AtomicU64,
     waited: AtomicU64,
@@ -117,7 +120,8 @@ pub struct Comm {
     nonblocking_group: OnceLock<Option<Arc<NonblockingGroup>>>,
     /// Whether they had when the first nonblocking reduction came whose order has to stay the same.
     had_met: OnceLock<bool>,
-    /// How its ranks and processors go together, once its first reduction has come whose order has to stay the same.
+    /// How its ranks and processors go together, once its first reduction has come whose order has
+    /// to stay the same.
     oversubscription: OnceLock<Oversubscription>,
     /// Whether they are to meet.
     wants_circle: AtomicBool,
@@ -133,8 +137,9 @@ impl Drop for Comm {
 }
 
 impl Comm {
-    /// Its team, for a call that moves `bytes` bytes on each rank; collective as long as there is none. All its ranks
-    /// get the same answer. Where the order is fixed, that is the last one: there is a team at once, or none ever.
+    /// Its team, for a call that moves `bytes` bytes on each rank; collective as long as there is
+    /// none. All its ranks get the same answer. Where the order is fixed, that is the last one:
+    /// there is a team at once, or none ever.
     pub fn group(
         &self,
         abi: &'static Abi,
@@ -186,7 +191,8 @@ impl Comm {
         self.oversubscription.get().copied()
     }
 
-    /// The same, whether there is a team or not; collective for the first time, and all ranks get the same answer.
+    /// How its ranks and processors go together, whether there is a team or not; collective for the
+    /// first time, and all ranks get the same answer.
     pub fn oversubscription(&self, abi: &Abi, comm: Word) -> Oversubscription {
         *self.oversubscription.get_or_init(|| {
             let mut own = [0u64; 16];
@@ -223,8 +229,8 @@ impl Comm {
         self.nonblocking_group.get()?.as_ref()
     }
 
-    /// Whether the ranks had met before the first nonblocking reduction whose order has to stay the same: if not, all such
-    /// ones are the MPI library's, as the first was.
+    /// Whether the ranks had met before the first nonblocking reduction whose order has to stay the
+    /// same: if not, all such ones are the MPI library's, as the first was.
     pub fn had_met_for_reductions(&self) -> bool {
         *self.had_met.get_or_init(|| self.met().is_some())
     }
@@ -242,7 +248,8 @@ impl Comm {
         }
     }
 
-    /// What nonblocking collectives share, where a call may wait for other ranks: they meet at once, if they have not.
+    /// What nonblocking collectives share, where a call may wait for other ranks: they meet at
+    /// once, if they have not.
     pub fn nonblocking_group_now(
         &self,
         meet: impl FnOnce(&Comm) -> Option<Arc<NonblockingGroup>>,
@@ -301,8 +308,8 @@ impl Comm {
     }
 
     /// Counts a call of an irregular function, whose ranks know only their own parts. Returns
-    /// whether they are to agree, and the largest part when they last did. All count alike; calls on
-    /// one communicator come one after the other.
+    /// whether they are to agree, and the largest part when they last did. All count alike; calls
+    /// on one communicator come one after the other.
     pub fn irregular(&self, function: Function) -> (bool, u64) {
         let history = &self.irregular[function as usize];
         let (call, agree, largest) = history.next();
@@ -313,8 +320,8 @@ impl Comm {
         (agree, largest)
     }
 
-    /// Counts a call in the same way if the ranks are not to agree and the largest part was less than
-    /// `least` bytes; returns whether that is so.
+    /// Counts a call in the same way if the ranks are not to agree and the largest part was less
+    /// than `least` bytes; returns whether that is so.
     #[inline(always)]
     pub fn stays_small(&self, function: Function, least: u64) -> bool {
         let history = &self.irregular[function as usize];
@@ -394,8 +401,8 @@ pub fn of(abi: &Abi, comm: Word) -> Result<Arc<Comm>, Outcome> {
         || abi.handle,
         |known| {
             let known: *const Comm = known;
-            // SAFETY: a communicator's `Arc` gave this pointer, and the registry holds one as long as
-            // the generation is the same.
+            // SAFETY: a communicator's `Arc` gave this pointer, and the registry holds one as long
+            // as the generation is the same.
             unsafe {
                 Arc::increment_strong_count(known);
                 Arc::from_raw(known)
@@ -484,8 +491,8 @@ fn examine(abi: &Abi, comm: Word) -> Option<Comm> {
     })
 }
 
-/// Whether all ranks of an intracommunicator have agreed to work together in `MPI_Init`. Ranks that are not in our
-/// `MPI_COMM_WORLD` have not.
+/// Whether all ranks of an intracommunicator have agreed to work together in `MPI_Init`. Ranks that
+/// are not in our `MPI_COMM_WORLD` have not.
 fn is_agreed(abi: &Abi, comm: Word, size: usize) -> bool {
     let Some(world) = bootstrap::world().filter(|world| world.has(feature::COLLECTIVES)) else {
         return false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a group does: its team does it where all ranks are on one machine, and otherwise node by node.
+//! What a group does: its team does it where all ranks are on one machine, and otherwise node by
+//! node.
 
 use libcopy::Parts;
 
@@ -33,8 +34,8 @@ impl Group {
         }
     }
 
-    /// Collects parts of one length at the root, which alone has room for them; without bytes of its
-    /// own, its part is in place already.
+    /// Collects parts of one length at the root, which alone has room for them; without bytes of
+    /// its own, its part is in place already.
     pub fn gather(
         &self,
         own: Option<&[u8]>,
@@ -62,7 +63,8 @@ impl Group {
         nodes.gatherv(&mut team, own, into, &counts, root)
     }
 
-    /// The same with parts of these lengths, which nobody has to know if all are on one machine.
+    /// Collects parts of these lengths at the root; nobody has to know the lengths if all are on
+    /// one machine.
     pub fn gatherv(
         &self,
         own: Option<&[u8]>,
@@ -101,7 +103,8 @@ impl Group {
         nodes.scatterv(&mut team, whole, own, &counts, root)
     }
 
-    /// The same with parts of these lengths, which nobody has to know if all are on one machine.
+    /// Hands out the root's bytes in parts of these lengths, which nobody has to know if all are on
+    /// one machine.
     pub fn scatterv(
         &self,
         whole: Option<(&[u8], Parts<'_>)>,
@@ -134,7 +137,8 @@ impl Group {
         nodes.allgatherv(&mut team, own, recv, parts)
     }
 
-    /// The same with parts of different lengths.
+    /// Collects parts of different lengths everywhere; without bytes of our own, our part is in
+    /// place.
     pub fn allgatherv(
         &self,
         own: Option<&[u8]>,
@@ -150,8 +154,8 @@ impl Group {
         Ok(())
     }
 
-    /// Combines everybody's elements at the root, which alone has room for them; without elements of
-    /// its own, they are in place already.
+    /// Combines everybody's elements at the root, which alone has room for them; without elements
+    /// of its own, they are in place already.
     pub fn reduce(
         &self,
         own: Option<&[u8]>,

@@ -49,9 +49,9 @@ impl Group {
         lock(&self.team)
     }
 
-    /// Counts a call that the team is to do, as all its ranks count it; `None` if it goes past the team, on all
-    /// ranks alike: an erroneous call has broken the team, but its ranks live, and the library does the calls
-    /// that come after.
+    /// Counts a call that the team is to do, as all its ranks count it; `None` if it goes past the
+    /// team, on all ranks alike: an erroneous call has broken the team, but its ranks live, and the
+    /// library does the calls that come after.
     pub fn next_call(&self) -> Option<u64> {
         let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         if self.is_in_disagreement() {
@@ -67,7 +67,8 @@ impl Group {
         (!self.resumption.goes_past(number, PATIENCE, progress)).then_some(number)
     }
 
-    /// A call that was counted has failed. Before anything else is called that may wait for another rank.
+    /// A call that was counted has failed. Before anything else is called that may wait for another
+    /// rank.
     pub fn failed(&self, number: u64) {
         if self.is_in_disagreement() {
             self.resumption.failed(number);
@@ -79,12 +80,12 @@ impl Group {
     }
 }
 
-/// How long a call after an erroneous one waits for ranks that were able to end that one, and have made no
-/// call since.
+/// How long a call after an erroneous one waits for ranks that were able to end that one, and have
+/// made no call since.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The ranks in `MPI_COMM_WORLD` of a communicator's processes, `MPI_UNDEFINED` for those of other worlds;
-/// `None` if the library does not say.
+/// The ranks in `MPI_COMM_WORLD` of a communicator's processes, `MPI_UNDEFINED` for those of other
+/// worlds; `None` if the library does not say.
 pub fn world_ranks(abi: &Abi, comm: Word, size: usize) -> Option<Vec<c_int>> {
     let length = c_int::try_from(size).ok()?;
     let (mut group, mut world) = (0, 0);
@@ -104,7 +105,8 @@ pub fn world_ranks(abi: &Abi, comm: Word, size: usize) -> Option<Vec<c_int>> {
     (answers == [0; 3]).then_some(ranks)
 }
 
-/// Joins a team. Its collectives return early only where no leader passes what they bring to other nodes.
+/// Joins a team. Its collectives return early only where no leader passes what they bring to other
+/// nodes.
 fn join(key: &TeamKey, rank: usize, size: usize, alone: bool) -> libcopy::Result<Team> {
     let mut policy = Policy::load()?;
     policy.asynchronous = if alone {
@@ -117,8 +119,8 @@ fn join(key: &TeamKey, rank: usize, size: usize, alone: bool) -> libcopy::Result
     Ok(team)
 }
 
-/// How many ranks of a machine are to be taken for a node, to try what happens across nodes; the same
-/// for all ranks.
+/// How many ranks of a machine are to be taken for a node, to try what happens across nodes; the
+/// same for all ranks.
 fn ranks_of_a_node() -> Option<usize> {
     static RANKS: OnceLock<Option<usize>> = OnceLock::new();
     *RANKS.get_or_init(|| {
@@ -172,7 +174,8 @@ impl Drop for Node {
     }
 }
 
-/// Whether this rank of the machine, `seat`, says what has kept its team from being made: one for all does.
+/// Whether this rank of the machine, `seat`, says what has kept its team from being made: one for
+/// all does.
 fn says(seat: usize, error: &libcopy::Error) -> bool {
     use libcopy::Error::{Broken, Join, JoinTimeout, PeerDied, PeerLeft};
     match error {
@@ -185,8 +188,8 @@ fn says(seat: usize, error: &libcopy::Error) -> bool {
     }
 }
 
-/// Makes the team, and finds out about other nodes; `None`: the communicator is none for us. All ranks
-/// give the same answer.
+/// Makes the team, and finds out about other nodes; `None`: the communicator is none for us. All
+/// ranks give the same answer.
 ///
 /// # Errors
 ///

@@ -3,9 +3,9 @@
 //! Collectives of a communicator whose ranks are on several machines: inside a node by its team,
 //! between nodes by the MPI library, which only the first rank of each node, its leader, calls.
 //!
-//! Bytes travel between leaders in the order of nodes, and inside a node in that of its ranks; where
-//! a communicator has another order, or parts have gaps between them, they are put in order by the rank that
-//! reads or writes the caller's buffer.
+//! Bytes travel between leaders in the order of nodes, and inside a node in that of its ranks;
+//! where a communicator has another order, or parts have gaps between them, they are put in order
+//! by the rank that reads or writes the caller's buffer.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -210,8 +210,8 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Nodes of which each rank says who its leader is; `None` if there is only one, or if there is but
-    /// one rank on each. Collective over the communicator; the outcome is the same everywhere.
+    /// Nodes of which each rank says who its leader is; `None` if there is only one, or if there is
+    /// but one rank on each. Collective over the communicator; the outcome is the same everywhere.
     ///
     /// # Errors
     ///
@@ -244,8 +244,8 @@ impl Nodes {
             code => return Err(code),
         }
         let leaders = is_leader.then(|| {
-            // SAFETY: our own communicator. What goes wrong on it, the program's error handler hears
-            // of on the program's communicator.
+            // SAFETY: our own communicator. What goes wrong on it, the program's error handler
+            // hears of on the program's communicator.
             unsafe { pmpi::comm_set_errhandler(new, abi.errors_return) };
             Leaders {
                 comm: new,
@@ -320,8 +320,8 @@ impl Nodes {
         blocks
     }
 
-    /// The same where the bytes of each node's ranks are one behind the other in the caller's buffer;
-    /// ours is left out.
+    /// The same where the bytes of each node's ranks are one behind the other in the caller's
+    /// buffer; ours is left out.
     fn blocks_in_place(&self, parts: Parts<'_>) -> Option<Blocks> {
         let mut blocks = Blocks {
             lengths: Vec::new(),
@@ -382,8 +382,8 @@ impl Nodes {
         Ok(())
     }
 
-    /// Collects parts of these lengths, which all ranks know, at the root; without a part of its own,
-    /// it has that in place already.
+    /// Collects parts of these lengths, which all ranks know, at the root; without a part of its
+    /// own, it has that in place already.
     pub fn gatherv(
         &self,
         team: &mut Team,

@@ -46,8 +46,8 @@ impl Drop for UnderWay {
 /// Those that this process is in.
 static ALL: Mutex<Vec<Weak<NonblockingGroup>>> = Mutex::new(Vec::new());
 
-/// This process may lose the right to read others' memory: no operation that no rank has begun yet is done
-/// past the MPI library any more.
+/// This process may lose the right to read others' memory: no operation that no rank has begun yet
+/// is done past the MPI library any more.
 pub fn close_all() {
     for members in lock(&ALL).iter().filter_map(Weak::upgrade) {
         members.group.table.close();
@@ -89,8 +89,8 @@ unsafe impl Plain for Offer {}
 unsafe impl Plain for Card {}
 
 impl NonblockingGroup {
-    /// Makes it, if all ranks are on one machine and reach each other's memory. Collective; all ranks
-    /// come to the same answer.
+    /// Makes it, if all ranks are on one machine and reach each other's memory. Collective; all
+    /// ranks come to the same answer.
     pub fn meet(
         abi: &'static Abi,
         comm: Word,
@@ -180,10 +180,10 @@ impl NonblockingGroup {
         })
     }
 
-    /// Makes one for a persistent request of a communicator of which this is the group: its starts may come in another
-    /// order than those of others on each rank (MPI 4.1, section 6.13), so they have numbers of their own. `fits`: this
-    /// rank has arguments that are ours to move. With the most persistent requests that a rank has. Collective; all
-    /// ranks come to the same answer.
+    /// Makes one for a persistent request of a communicator of which this is the group: its starts
+    /// may come in another order than those of others on each rank (MPI 4.1, section 6.13), so they
+    /// have numbers of their own. `fits`: this rank has arguments that are ours to move. With the
+    /// most persistent requests that a rank has. Collective; all ranks come to the same answer.
     pub fn of_request(
         &self,
         abi: &'static Abi,

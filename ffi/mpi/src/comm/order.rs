@@ -2,10 +2,11 @@
 
 //! Whether the order in which a reduction combines elements may change from one call to the next.
 //!
-//! Ours is another one than the MPI library's, and where numbers are rounded, the order decides about the last bits. An
-//! MPI library should give the same result for the same arguments (MPI 4.1, section 6.9.1). So calls whose result
-//! depends on the order take one way, which all that decides about it is known of before the first call. For others the
-//! governor may choose, and a team may have to be earned.
+//! Ours is another one than the MPI library's, and where numbers are rounded, the order decides
+//! about the last bits. An MPI library should give the same result for the same arguments (MPI 4.1,
+//! section 6.9.1). So calls whose result depends on the order take one way, which all that decides
+//! about it is known of before the first call. For others the governor may choose, and a team may
+//! have to be earned.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,8 +66,8 @@ fn is_any() -> bool {
 enum Arithmetic {
     /// Integers, characters, bytes and truth values, of which all operations are associative.
     Exact,
-    /// Floating-point numbers. Their sums and products depend on the order; the largest and the smallest of several
-    /// do, too, where some are no numbers, or zeros of either sign.
+    /// Floating-point numbers. Their sums and products depend on the order; the largest and the
+    /// smallest of several do, too, where some are no numbers, or zeros of either sign.
     Real,
     /// Complex ones, of whose product a compiler may round one half earlier than the other.
     Complex,
@@ -74,8 +75,8 @@ enum Arithmetic {
     Other,
 }
 
-/// Predefined datatypes that were asked for: the handle in the low bits, what it is above. Predefined ones never go, so
-/// this stays true.
+/// Predefined datatypes that were asked for: the handle in the low bits, what it is above.
+/// Predefined ones never go, so this stays true.
 static KNOWN: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
 
 /// Bits of an address.

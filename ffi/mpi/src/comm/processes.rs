@@ -26,7 +26,8 @@ pub struct World {
     pub ranks: Vec<c_int>,
     /// Which messages are worth it.
     pub choice: &'static Choice,
-    /// Bytes from which on a dense message is intercepted, and one that is not dense, as the first process says.
+    /// Bytes from which on a dense message is intercepted, and one that is not dense, as the first
+    /// process says.
     pub least: [u64; 2],
     /// What moves messages.
     pub endpoint: Endpoint,
@@ -50,8 +51,8 @@ pub fn world() -> Option<&'static World> {
     unsafe { WORLD.load(Ordering::Acquire).as_ref() }
 }
 
-/// Says whether this process has lost the right to read others' memory, or may have: messages from it and
-/// to it go through the MPI library then. Returns what was said before.
+/// Says whether this process has lost the right to read others' memory, or may have: messages from
+/// it and to it go through the MPI library then. Returns what was said before.
 pub fn lose_rights(lost: bool) -> bool {
     world().is_some_and(|world| {
         let word = world.segment.lost_rights(world.me);
@@ -64,7 +65,8 @@ pub fn has_lost_rights() -> bool {
     world().is_some_and(|world| world.segment.lost_rights(world.me).load(Ordering::Relaxed) != 0)
 }
 
-/// Says that this process does not count all its requests that receive any more, since some receive into device memory.
+/// Says that this process does not count all its requests that receive any more, since some receive
+/// into device memory.
 pub fn stop_counting() {
     if let Some(world) = world() {
         let requests = world.segment.receive_requests(world.me);
@@ -88,7 +90,8 @@ impl World {
         }
     }
 
-    /// The length of the message that a slot stands for, if that is under way to us with the status's tag.
+    /// The length of the message that a slot stands for, if that is under way to us with the
+    /// status's tag.
     pub fn posted(&self, slot: &Slot, status: Status) -> Option<u64> {
         let sequence = slot.sequence(Ordering::Acquire);
         let is_ours = slot.state(Ordering::Acquire) == state::POSTED

@@ -2,16 +2,16 @@
 
 //! The teams that communicators over the same processes share.
 //!
-//! A team costs memory and a meeting of its ranks, and programs duplicate communicators as they like.
-//! So a communicator's first large collective asks the communicator's first rank, the leader, which
-//! team to use: one that was made for a communicator with the same processes in the same order, a new
-//! one, or none yet because the communicator has not earned one. All ranks follow the leader, so none
-//! has to know what the others still keep.
+//! A team costs memory and a meeting of its ranks, and programs duplicate communicators as they
+//! like. So a communicator's first large collective asks the communicator's first rank, the leader,
+//! which team to use: one that was made for a communicator with the same processes in the same
+//! order, a new one, or none yet because the communicator has not earned one. All ranks follow the
+//! leader, so none has to know what the others still keep.
 //!
-//! Where only one thread at a time may call MPI, communicators share a team while all of them are in
-//! use: a correct program calls the blocking collectives of the same processes in one order (MPI 4.1,
-//! section 6.14). Where several threads may call, a team goes from one communicator to the next when
-//! all ranks have given it back.
+//! Where only one thread at a time may call MPI, communicators share a team while all of them are
+//! in use: a correct program calls the blocking collectives of the same processes in one order (MPI
+//! 4.1, section 6.14). Where several threads may call, a team goes from one communicator to the
+//! next when all ranks have given it back.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -38,12 +38,14 @@ const IDLE: usize = 4;
 const LED: usize = 64;
 /// Lists of processes whose first calls a leader remembers.
 const ASKED: usize = 64;
-/// Bytes that the large calls of the same processes have to move on each rank before they have a team: about as many as
-/// are moved in the time that making a team takes. Where a call gains no more than the time of a copy, no program loses more by
-/// waiting for a team than by having it at once.
+/// Bytes that the large calls of the same processes have to move on each rank before they have a
+/// team: about as many as are moved in the time that making a team takes. Where a call gains no
+/// more than the time of a copy, no program loses more by waiting for a team than by having it at
+/// once.
 ///
-/// A team of two ranks has 3.2 MB of shared memory and took 1.8 ms on an AMD EPYC (under Debian's Open MPI, and under its
-/// MPICH), most of it for memory that the kernel has to clear, in which time 16 MiB are moved there.
+/// A team of two ranks has 3.2 MB of shared memory and took 1.8 ms on an AMD EPYC (under Debian's
+/// Open MPI, and under its MPICH), most of it for memory that the kernel has to clear, in which
+/// time 16 MiB are moved there.
 fn price(ranks: usize) -> u64 {
     const MEETING: u64 = 7 << 20;
     /// Bytes that are moved in the time that the kernel needs to clear one.
@@ -58,9 +60,9 @@ fn price(ranks: usize) -> u64 {
 
 /// Bytes of the price that are a microsecond of making the team, as measured for [`price`].
 const PRICE_PER_MICROSECOND: u64 = (16 << 20) / 1800;
-/// Calls may gain more than the time of a copy: where ranks outnumber processors, most of a call is waiting for one. So a team is
-/// made, too, when the large calls have taken `PATIENCE` times as long as making it takes: a team that gains nothing costs a
-/// sixteenth of the time of the calls.
+/// Calls may gain more than the time of a copy: where ranks outnumber processors, most of a call is
+/// waiting for one. So a team is made, too, when the large calls have taken `PATIENCE` times as
+/// long as making it takes: a team that gains nothing costs a sixteenth of the time of the calls.
 const PATIENCE: u32 = 16;
 
 /// What a communicator says when it asks for a team.
@@ -109,7 +111,8 @@ struct Kept {
 }
 
 impl Kept {
-    /// Whether it can be lent to a communicator that this one's members make now. Asked by the leader.
+    /// Whether it can be lent to a communicator that this one's members make now. Asked by the
+    /// leader.
     fn can_be_lent(&self, many_threads: bool) -> bool {
         match &self.made {
             Ok(group) => !group.usage.is_broken() && (!many_threads || group.usage.is_idle()),
@@ -248,7 +251,8 @@ fn decide(abi: &Abi, list: &[c_int], demand: Demand) -> Offer {
         price: price(list.len()),
     });
     asks.add(demand);
-    // One more beside a team that is in use is earned with the fourth large call of one communicator at the earliest.
+    // One more beside a team that is in use is earned with the fourth large call of one
+    // communicator at the earliest.
     let has_paid = asks.has_paid() && (is_first || demand.calls >= 4);
     let earned = demand.at_once || least().is_some() || !is_wanted() || has_paid;
     if !earned || kept.iter().filter(led).count() >= LED {
@@ -268,8 +272,8 @@ fn decide(abi: &Abi, list: &[c_int], demand: Demand) -> Offer {
     }
 }
 
-/// The team for a communicator; `make` if there has to be a new one; `None`: the communicator has not earned one yet.
-/// Collective, and all ranks get the same answer.
+/// The team for a communicator; `make` if there has to be a new one; `None`: the communicator has
+/// not earned one yet. Collective, and all ranks get the same answer.
 pub fn of(
     abi: &'static Abi,
     comm: Word,
@@ -299,7 +303,8 @@ pub fn of(
         }
         MAKE => {
             let made = make();
-            // The communicator of several nodes' leaders cannot outlive the one that it was made for.
+            // The communicator of several nodes' leaders cannot outlive the one that it was made
+            // for.
             if made.as_ref().is_ok_and(|group| group.nodes.is_some()) {
                 let shared = false;
                 return Some(made.map(|group| Lease { group, shared }));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Whether this library intercepts anything in this process, from how many bytes on, and whether ranks are to meet
-//! in their next blocking collective.
+//! Whether this library intercepts anything in this process, from how many bytes on, and whether
+//! ranks are to meet in their next blocking collective.
 
 use std::ffi::c_void;
 use std::sync::OnceLock;
@@ -62,7 +62,7 @@ pub fn forget() {
     threshold::learn(threshold::handle_bits(), |_| u64::MAX);
 }
 
-/// The same, when what matters has changed.
+/// Finds out anew from which sizes on calls are intercepted, when what matters has changed.
 pub fn relearn() {
     if let Some(abi) = active() {
         learn(Some(abi));
@@ -80,13 +80,15 @@ pub fn is_in_place(buffer: *const c_void) -> bool {
     active().is_some_and(|abi| buffer as usize == abi.in_place)
 }
 
-/// Whether what is sent and what is received have one address. If they are the same bytes, the standard does not allow
-/// that; their datatypes may say other places. What is at `MPI_BOTTOM` its datatype says as well.
+/// Whether what is sent and what is received have one address. If they are the same bytes, the
+/// standard does not allow that; their datatypes may say other places. What is at `MPI_BOTTOM` its
+/// datatype says as well.
 pub fn is_same(send: *const c_void, recv: *mut c_void) -> bool {
     !send.is_null() && std::ptr::eq(send, recv)
 }
 
-/// Communicators that have called a large nonblocking collective, and whose ranks have not met since.
+/// Communicators that have called a large nonblocking collective, and whose ranks have not met
+/// since.
 static MEETINGS: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether the ranks of any communicator are to meet.
@@ -95,8 +97,8 @@ pub fn is_meeting_wanted() -> bool {
     MEETINGS.load(Ordering::Relaxed) != 0
 }
 
-/// Notes that one more communicator's ranks are to meet in its next blocking collective. A nonblocking
-/// one must not wait for others, so they cannot meet in that.
+/// Notes that one more communicator's ranks are to meet in its next blocking collective. A
+/// nonblocking one must not wait for others, so they cannot meet in that.
 pub fn want_meeting() {
     if MEETINGS.fetch_add(1, Ordering::Relaxed) == 0 {
         relearn();

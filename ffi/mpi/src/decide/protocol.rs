@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What the environment says of messages: which are intercepted, which are packed, and how their data move.
+//! What the environment says of messages: which are intercepted, which are packed, and how their
+//! data move.
 
 use std::sync::OnceLock;
 
@@ -11,8 +12,8 @@ use crate::decide::active;
 use crate::library::abi;
 use crate::library::abi::complain;
 
-/// Whether the environment asks for messages to be intercepted, packed, or moved in one way, which is to be
-/// seen with the first of them.
+/// Whether the environment asks for messages to be intercepted, packed, or moved in one way, which
+/// is to be seen with the first of them.
 pub fn are_asked() -> bool {
     is_packing_asked() || asked() != Protocol::Best
 }
@@ -40,7 +41,8 @@ pub fn is_packing_asked() -> bool {
     packed().is_some() || active::least().is_some()
 }
 
-/// What `LIBCOPY_MPI_PACKED` asks for: bytes below which messages are packed, whether that pays or not.
+/// What `LIBCOPY_MPI_PACKED` asks for: bytes below which messages are packed, whether that pays or
+/// not.
 pub fn packed() -> Option<u64> {
     static PACKED: OnceLock<Option<u64>> = OnceLock::new();
     *PACKED.get_or_init(|| abi::asked(config::MPI_PACKED.bytes()))

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! The collectives as C programs call them, in both forms: with `int`s, and with `MPI_Count`s,
-//! which MPICH has since 4.0 and Open MPI 4.1 has not; what is forwarded there goes to the other form.
+//! which MPICH has since 4.0 and Open MPI 4.1 has not; what is forwarded there goes to the other
+//! form.
 
 use std::ffi::{c_int, c_void};
 
@@ -17,9 +18,9 @@ use crate::packing::pack;
 use crate::types::datatype;
 use crate::{gpu, messages};
 
-/// Exports both forms of a function. `N` counts elements, `P` says where they are. What is small goes
-/// to the library at once. Behind the arguments are those that [`gpu::Collective`] replaces where buffers are in device
-/// memory.
+/// Exports both forms of a function. `N` counts elements, `P` says where they are. What is small
+/// goes to the library at once. Behind the arguments are those that [`gpu::Collective`] replaces
+/// where buffers are in device memory.
 macro_rules! exports {
     ($($name:ident, $large:ident = $module:ident $body:ident, $small:expr, $arguments:tt, $gpu:tt;)*) => { $(
         exports!(@form c_int, $name = $module $body, $small, $arguments, $gpu);
@@ -42,8 +43,8 @@ macro_rules! exports {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
                 gpu::staged_collective!($name, ($($argument: $kind),*), new, $body $gpu, block);
-                /// The same where libraries or freed requests have to be looked at. Elsewhere, so that what is small
-                /// needs no room on the stack.
+                /// The same where libraries or freed requests have to be looked at. Elsewhere, so
+                /// that what is small needs no room on the stack.
                 #[cold]
                 #[inline(never)]
                 #[allow(clippy::too_many_arguments)]

@@ -15,11 +15,12 @@ use crate::messages::panics::guarded;
 use crate::messages::probing::{improbe, iprobe, mprobe, probe};
 use crate::messages::{requests, short_receives};
 
-/// Functions without counts, intercepted if `$try` does. Where nonblocking collectives are under way,
-/// `$first` comes before, and may do what the function has to. Functions with one are about requests: they
-/// are forwarded before anything else as long as none is known here. Where `$is_noted` finds short receives
-/// among them, `$short` does the rest with the function as it is without it. `$at_once` comes next where no nonblocking
-/// collective is under way. Requests with buffers in device memory come before all of that.
+/// Functions without counts, intercepted if `$try` does. Where nonblocking collectives are under
+/// way, `$first` comes before, and may do what the function has to. Functions with one are about
+/// requests: they are forwarded before anything else as long as none is known here. Where
+/// `$is_noted` finds short receives among them, `$short` does the rest with the function as it is
+/// without it. `$at_once` comes next where no nonblocking collective is under way. Requests with
+/// buffers in device memory come before all of that.
 macro_rules! plain {
     ($($name:ident $arguments:tt => $pass:path, $try:expr
         $(, $first:expr $(, $is_noted:expr => $short:expr $(, $at_once:path)?)?)?;)*) => { $(
@@ -298,8 +299,8 @@ plain! {
     ) => forward::improbe, improbe;
 }
 
-/// What comes before a function that completes requests, or tells how they are doing, where nonblocking
-/// collectives are under way.
+/// What comes before a function that completes requests, or tells how they are doing, where
+/// nonblocking collectives are under way.
 mod before {
     use super::{MPI_Testany, MPI_Testsome, UNDEFINED, Word, active, nonblocking};
     use std::ffi::{c_int, c_void};
@@ -331,8 +332,8 @@ mod before {
         None
     }
 
-    /// Nobody may free the request of a collective (MPI 4.1, section 6.12); who does it all the same has
-    /// it completed.
+    /// Nobody may free the request of a collective (MPI 4.1, section 6.12); who does it all the
+    /// same has it completed.
     pub unsafe fn free(request: Memory) -> Option<c_int> {
         // SAFETY: one request.
         unsafe { nonblocking::before_waiting(active()?, 1, request) };

@@ -49,7 +49,8 @@ macro_rules! value_in_c {
     };
 }
 
-/// What a Fortran function belongs to, by its name; freeing a type belongs to nothing that is switched off.
+/// What a Fortran function belongs to, by its name; freeing a type belongs to nothing that is
+/// switched off.
 const fn feature(name: &CStr) -> Option<Feature> {
     let name = name.to_bytes();
     let start = if name[0] == b'o' { 5 } else { 4 };
@@ -61,8 +62,8 @@ const fn feature(name: &CStr) -> Option<Feature> {
     }
 }
 
-/// Declares Fortran functions under both names; where we are not needed, or a tool wraps what they belong
-/// to, the next ones of these names are called.
+/// Declares Fortran functions under both names; where we are not needed, or a tool wraps what they
+/// belong to, the next ones of these names are called.
 macro_rules! functions {
     ($($name:ident, $inner:ident => $c:path, ($($argument:ident: $kind:ident),*);)*) => { $(
         functions! { @one $name => $c, ($($argument: $kind),*) }
@@ -190,8 +191,8 @@ functions! {
     mpi_type_free_, ompi_type_free_f => datatype::free_of_fortran, (datatype: place);
 }
 
-/// `MPI_FINALIZE`: ours first, where the Fortran library does not come to C's function, then the next one of
-/// the same name.
+/// `MPI_FINALIZE`: ours first, where the Fortran library does not come to C's function, then the
+/// next one of the same name.
 macro_rules! finalize {
     ($($name:ident)*) => { $(
         /// The Fortran function of this name.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Point-to-point functions as Fortran programs call them, which Open MPI's Fortran library takes
-//! past us (see [`crate::exports::fortran`]). Where no messages are intercepted, the library's own functions go on.
+//! past us (see [`crate::exports::fortran`]). Where no messages are intercepted, the library's own
+//! functions go on.
 //!
 //! Handles are numbers in Fortran, and indices begin with 1. A status is the same numbers as in C.
 //! `mpi_f08` reaches the functions with logical arguments by the names that begin with `pmpi_`.
@@ -190,8 +191,8 @@ mod counting {
     }
 }
 
-/// Declares Fortran functions under all their names. Where they need not be ours, the next functions
-/// of these names are called.
+/// Declares Fortran functions under all their names. Where they need not be ours, the next
+/// functions of these names are called.
 macro_rules! functions {
     ($([$($name:ident),*] $arguments:tt $body:block)*) => { $(
         $(functions!(@one $name $arguments $body);)*

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Nonblocking collectives as Fortran calls them under Open MPI (see [`crate::exports::fortran`]): requests are
-//! numbers there.
+//! Nonblocking collectives as Fortran calls them under Open MPI (see [`crate::exports::fortran`]):
+//! requests are numbers there.
 
 use std::ffi::{c_int, c_void};
 
@@ -11,7 +11,7 @@ use crate::library::pmpi;
 /// Declares functions with a request of Fortran's.
 macro_rules! functions {
     ($($name:ident = $c:ident($($argument:ident: $kind:ty),*);)*) => { $(
-        /// The same in C, with a request of Fortran's.
+        /// The C function of this name, with a request of Fortran's.
         ///
         /// # Safety
         ///

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Collectives that libcopy does not do itself: they are forwarded, after what is pending is settled ([`async_guard`]), and
-//! with host memory in the place of buffers in device memory ([`gpu`]). In both forms: with `int`s, and for large counts
-//! where the library has that; where it has not, these call the others ([`narrow`]). Persistent ones also under the names
-//! that Open MPI 4.1 has for them, which begin with `MPIX_`.
+//! Collectives that libcopy does not do itself: they are forwarded, after what is pending is
+//! settled ([`async_guard`]), and with host memory in the place of buffers in device memory
+//! ([`gpu`]). In both forms: with `int`s, and for large counts where the library has that; where it
+//! has not, these call the others ([`narrow`]). Persistent ones also under the names that Open MPI
+//! 4.1 has for them, which begin with `MPIX_`.
 
 use std::ffi::{c_int, c_void};
 
@@ -41,7 +42,8 @@ macro_rules! persistent {
     )* };
 }
 
-/// How many elements an argument has if it is an array: those of what is sent, if only that is told apart.
+/// How many elements an argument has if it is an array: those of what is sent, if only that is told
+/// apart.
 macro_rules! length {
     ($lengths:ident, send_counts) => {
         $lengths.sent
@@ -54,8 +56,9 @@ macro_rules! length {
     };
 }
 
-/// Exports a function, which the library has under one of these names; or it calls another one, of which the arrays have the
-/// lengths that [`Arrays`] says. `N` counts elements, `P` says where they are.
+/// Exports a function, which the library has under one of these names; or it calls another one, of
+/// which the arrays have the lengths that [`Arrays`] says. `N` counts elements, `P` says where they
+/// are.
 macro_rules! exported {
     ($name:ident [$($found:ident)+] $narrow:tt $count:ty, ($($argument:ident: $kind:ty),*), $new:ident,
      $body:ident ($comm:expr $(, $request:expr)?; $($gpu:expr),*), $end:ident) => {
@@ -115,7 +118,8 @@ macro_rules! exported {
                 unsafe fn absent($($argument: $kind),*) -> c_int {
                     exported!(@absent $name $narrow, ($comm $(, $request)?), $($argument)*)
                 }
-                // SAFETY: the MPI library's function of this name, which has this type; the caller's promise.
+                // SAFETY: the MPI library's function of this name, which has this type; the
+                // caller's promise.
                 unsafe {
                     let call: Call = match address() {
                         0 => return absent($($argument),*),

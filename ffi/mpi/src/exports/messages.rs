@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Functions that send and receive as C programs call them: those that count elements, each in a form whose count
-//! is an `int` and in one whose count is an `MPI_Count`.
+//! Functions that send and receive as C programs call them: those that count elements, each in a
+//! form whose count is an `int` and in one whose count is an `MPI_Count`.
 
 use std::ffi::{c_int, c_void};
 
@@ -24,10 +24,11 @@ use crate::messages::sending::{notice, were_passed};
 use crate::messages::{device, incoming, lengths, packed, probes, requests, send, short_receives};
 use crate::types::{datatype, worth};
 
-/// Both forms of a function that counts elements; `N` is what counts. What is tiny is forwarded before
-/// anything else. Behind the arguments: how buffers in device memory are replaced, on which communicator, and
-/// the status or request of the function. With `library`, the MPI library's function may be handed device memory, if the
-/// condition holds. With `peer`, what may be done without replacing anything, since the receiver copies what is sent.
+/// Both forms of a function that counts elements; `N` is what counts. What is tiny is forwarded
+/// before anything else. Behind the arguments: how buffers in device memory are replaced, on which
+/// communicator, and the status or request of the function. With `library`, the MPI library's
+/// function may be handed device memory, if the condition holds. With `peer`, what may be done
+/// without replacing anything, since the receiver copies what is sent.
 macro_rules! both {
     ($($name:ident, $large:ident = |$($argument:ident: $kind:ty),*| $gpu:tt
        $(peer($peer:expr))?
@@ -162,8 +163,8 @@ fn is_short<N: Count>(count: N, datatype: Word) -> bool {
     size().is_some_and(lengths::is_short)
 }
 
-/// Whether a send of `count` elements is forwarded whatever else there is: it is not intercepted, and no length
-/// that names a slot.
+/// Whether a send of `count` elements is forwarded whatever else there is: it is not intercepted,
+/// and no length that names a slot.
 #[inline(always)]
 fn is_passed<N: Count>(count: N, datatype: Word) -> bool {
     if lengths::is_off() {
@@ -180,8 +181,8 @@ fn is_passed<N: Count>(count: N, datatype: Word) -> bool {
     }
 }
 
-/// Whether `count` elements are forwarded since that was decided, or since their type has no layout: then
-/// their length must not be one that names a slot.
+/// Whether `count` elements are forwarded since that was decided, or since their type has no
+/// layout: then their length must not be one that names a slot.
 #[inline(always)]
 fn is_passed_by_use(datatype: Word, count: usize) -> bool {
     let Some(entry) = worth::find(datatype & threshold::handle_bits()) else {
@@ -285,7 +286,8 @@ const DELAYED: gpu::Functions = gpu::Functions {
     free: completion::MPI_Request_free,
 };
 
-/// Makes a persistent send, whose starts may be intercepted unless the library is handed device memory.
+/// Makes a persistent send, whose starts may be intercepted unless the library is handed device
+/// memory.
 ///
 /// # Safety
 ///
@@ -347,8 +349,8 @@ fn may_unpack<N: Count>(buffer: *mut c_void, count: N, datatype: Word, comm: Wor
         && world().is_some_and(|world| elements(buffer, count, datatype).have_earned(world, comm))
 }
 
-/// `MPI_Recv` while nothing else is under way, or of what is tiny: `pass` is the library's function, `arrived` looks at what may
-/// be a header.
+/// `MPI_Recv` while nothing else is under way, or of what is tiny: `pass` is the library's
+/// function, `arrived` looks at what may be a header.
 #[inline(always)]
 unsafe fn receive_at_once(
     status: *mut c_void,
@@ -562,8 +564,8 @@ both! {
     }
 }
 
-/// Sends of other modes out of device memory that receivers may copy; the last argument makes a persistent request. `None`
-/// everywhere means that a message is packed.
+/// Sends of other modes out of device memory that receivers may copy; the last argument makes a
+/// persistent request. `None` everywhere means that a message is packed.
 mod offered {
     use super::{Address, Count, Elements, Mode, Word, device, elements};
     use std::ffi::{c_int, c_void};
@@ -621,7 +623,8 @@ mod offered {
     }
 }
 
-/// Sends of other modes: forwarded, but their lengths are looked at, and those out of device memory may be offered.
+/// Sends of other modes: forwarded, but their lengths are looked at, and those out of device memory
+/// may be offered.
 macro_rules! other_sends {
     ($($name:ident, $large:ident, $pname:literal, $plarge:literal
        ($($more:ident: $kind:ty),*) $new:ident $end:ident $offered:ident;)*) => {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The C library's functions by which a process loses the right to read other processes' memory, or they the
-//! right to read its own (ptrace(2), "Ptrace access mode checking"): another user or group, or not dumpable.
-//! Before one of them does it, the other ranks hear of it, and leave messages to the MPI library.
+//! The C library's functions by which a process loses the right to read other processes' memory, or
+//! they the right to read its own (ptrace(2), "Ptrace access mode checking"): another user or
+//! group, or not dumpable. Before one of them does it, the other ranks hear of it, and leave
+//! messages to the MPI library.
 
 use std::ffi::{CStr, c_int, c_ulong};
 use std::panic::catch_unwind;
@@ -74,7 +75,8 @@ macro_rules! changes {
             if address == 0 {
                 return -1;
             }
-            // SAFETY: the C library's function of this name has these arguments; the caller's promise.
+            // SAFETY: the C library's function of this name has these arguments; the caller's
+            // promise.
             announced(|| unsafe {
                 let call: unsafe extern "C" fn($($kind),*) -> c_int = std::mem::transmute(address);
                 call($($argument),*)

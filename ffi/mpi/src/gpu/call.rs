@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A call some of whose buffers are in device memory, which goes on with other memory in their place: host memory, or,
-//! where the function is the MPI library's and the library takes that, device memory.
+//! A call some of whose buffers are in device memory, which goes on with other memory in their
+//! place: host memory, or, where the function is the MPI library's and the library takes that,
+//! device memory.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -61,8 +62,8 @@ pub enum Form {
 /// Elements in device memory, and the memory in their place.
 #[derive(Debug)]
 pub struct Side {
-    /// Where a message is received, which may be copied to the elements without that memory; before `place`, which is used
-    /// again from then on.
+    /// Where a message is received, which may be copied to the elements without that memory; before
+    /// `place`, which is used again from then on.
     pub landing: Option<Landing>,
     /// The elements, and where their bytes are in that memory.
     pub parts: Vec<(Elements, usize)>,
@@ -119,7 +120,8 @@ impl Side {
 }
 
 impl Side {
-    /// Whether nothing is packed or unpacked, since the library has the elements themselves; counts that.
+    /// Whether nothing is packed or unpacked, since the library has the elements themselves; counts
+    /// that.
     fn is_own(&self, is_packed: bool) -> bool {
         if self.place.is_handed_over() {
             note(Event::HandedOver, 1);
@@ -144,14 +146,15 @@ pub struct Call {
     is_persistent: bool,
     /// Whether a status says how many bytes were received.
     has_status: bool,
-    /// Whether the function goes to the MPI library as it is, which may then be handed device memory.
+    /// Whether the function goes to the MPI library as it is, which may then be handed device
+    /// memory.
     is_library: bool,
     /// Whether it sends a message.
     is_send: bool,
     /// Whether what is sent is packed later ([`Call::begin_later`]).
     is_later: bool,
-    /// Whether it makes a persistent request whose starts offer what is sent to its receiver, and pack it only where that
-    /// cannot be.
+    /// Whether it makes a persistent request whose starts offer what is sent to its receiver, and
+    /// pack it only where that cannot be.
     offers: bool,
     /// Whether the function lets messages get on while it waits.
     attends: bool,
@@ -183,14 +186,15 @@ impl Call {
         })
     }
 
-    /// The same of a function that makes a persistent request.
+    /// A call that makes a persistent request; `None` if nothing is looked at.
     pub fn persistent(comm: Option<Word>) -> Option<Call> {
         let mut call = Call::new(comm)?;
         call.is_persistent = true;
         Some(call)
     }
 
-    /// The same of a function that sends, makes a request, and need not wait until the bytes are packed.
+    /// A call that sends, makes a request, and need not wait until the bytes are packed; `None` if
+    /// nothing is looked at.
     pub fn later(comm: Option<Word>) -> Option<Call> {
         let mut call = Call::new(comm)?;
         call.is_later = true;
@@ -243,8 +247,8 @@ impl Call {
         });
     }
 
-    /// Memory for the packed bytes of elements, or the elements themselves; the code of the call where there is no
-    /// room.
+    /// Memory for the packed bytes of elements, or the elements themselves; the code of the call
+    /// where there is no room.
     pub fn place(
         &self,
         elements: &Elements,
@@ -265,8 +269,8 @@ impl Call {
         self.packed_place(elements, bytes)
     }
 
-    /// Memory for the packed bytes of elements and others like them, `bytes` together; the code of the call
-    /// where there is no room.
+    /// Memory for the packed bytes of elements and others like them, `bytes` together; the code of
+    /// the call where there is no room.
     pub fn packed_place(&self, elements: &Elements, bytes: usize) -> Result<Place, c_int> {
         if self.hands_over(elements) {
             match OnDevice::new(self.driver, &elements.near, bytes) {
@@ -288,12 +292,14 @@ impl Call {
         self.is_library && method::hands_over(there, elements.size(), elements.kind.is_dense())
     }
 
-    /// Says that the function goes to the MPI library as it is: what it does with its buffers is the library's affair.
+    /// Says that the function goes to the MPI library as it is: what it does with its buffers is
+    /// the library's affair.
     pub fn goes_to_library(&mut self) {
         self.is_library = true;
     }
 
-    /// Whether a buffer is in device memory still. The function has to be the MPI library's own then.
+    /// Whether a buffer is in device memory still. The function has to be the MPI library's own
+    /// then.
     pub fn is_handed_over(&self) -> bool {
         self.sides.iter().any(|side| side.place.is_handed_over())
     }
@@ -307,8 +313,8 @@ impl Call {
         }
     }
 
-    /// After the library has received into device memory, with this status and code: what came may stand for a message
-    /// that has to be fetched, which is done in host memory. The code.
+    /// After the library has received into device memory, with this status and code: what came may
+    /// stand for a message that has to be fetched, which is done in host memory. The code.
     ///
     /// # Safety
     ///
@@ -359,9 +365,9 @@ impl Call {
         code
     }
 
-    /// One more side, whose bytes are packed unless that is for later. Those of persistent collectives are packed now
-    /// and at each start: MPICH 4.0 copies the send buffer of some when their request is made (`MPI_Gather_init` of few
-    /// bytes).
+    /// One more side, whose bytes are packed unless that is for later. Those of persistent
+    /// collectives are packed now and at each start: MPICH 4.0 copies the send buffer of some when
+    /// their request is made (`MPI_Gather_init` of few bytes).
     pub fn add(&mut self, mut side: Side) {
         if self.is_persistent {
             let is_image = side.form == Form::Image;
@@ -428,8 +434,8 @@ impl Call {
         self.replace(Direction::Both, buffer, count, datatype);
     }
 
-    /// Calls the function with what is in the place of the buffers, and a status if it has one, and unpacks what it
-    /// has received.
+    /// Calls the function with what is in the place of the buffers, and a status if it has one, and
+    /// unpacks what it has received.
     pub fn block(
         mut self,
         status: *mut c_void,
@@ -456,7 +462,8 @@ impl Call {
         if code != 0 || self.sides.is_empty() {
             return code;
         }
-        // SAFETY: the library has written a status, or, where it writes none, that of `room` says zero bytes.
+        // SAFETY: the library has written a status, or, where it writes none, that of `room` says
+        // zero bytes.
         let bytes = || unsafe { Status::new(self.abi, at) }.bytes();
         match self.unpack(bytes) {
             Ok(()) => 0,
@@ -527,8 +534,9 @@ impl Call {
         self.is_send && !self.is_persistent
     }
 
-    /// Says that each start of the persistent request offers what is sent ([`crate::gpu::requests::offer_started`]), or has it
-    /// packed ([`crate::gpu::requests::pack_started`]).
+    /// Says that each start of the persistent request offers what is sent
+    /// ([`crate::gpu::requests::offer_started`]), or has it packed
+    /// ([`crate::gpu::requests::pack_started`]).
     pub fn does_offer(&mut self) {
         self.offers = true;
     }

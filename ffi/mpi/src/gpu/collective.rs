@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Collectives some of whose buffers are in device memory. Datatypes that are not dense are replaced by dense ones of the
-//! same size, so that all ranks go on counting the same elements: libraries cut messages between elements.
+//! Collectives some of whose buffers are in device memory. Datatypes that are not dense are
+//! replaced by dense ones of the same size, so that all ranks go on counting the same elements:
+//! libraries cut messages between elements.
 
 use std::ffi::{c_int, c_void};
 use std::mem::size_of;
@@ -70,7 +71,8 @@ impl Collective {
         Collective::of(Call::new(Some(comm))?)
     }
 
-    /// The same of a function that makes a persistent request: what is sent is packed when it is started.
+    /// A collective that makes a persistent request: what is sent is packed when it is started.
+    /// `None` as for a blocking one.
     #[cold]
     pub fn persistent(comm: Word) -> Option<Collective> {
         Collective::of(Call::persistent(Some(comm))?)
@@ -309,7 +311,8 @@ impl Collective {
             Some(())
         };
         if fill().is_none() {
-            // The library says what is wrong with counts; places that do not fit are too many bytes.
+            // The library says what is wrong with counts; places that do not fit are too many
+            // bytes.
             self.call.fail(self.abi().error);
             return;
         }
@@ -511,8 +514,8 @@ impl Collective {
         }
     }
 
-    /// Neighbours that are sent to, those that are received from, and the direction of what is received: nothing comes
-    /// from `MPI_PROC_NULL`.
+    /// Neighbours that are sent to, those that are received from, and the direction of what is
+    /// received: nothing comes from `MPI_PROC_NULL`.
     fn neighbours(&self) -> (usize, usize, Direction) {
         match Neighbours::of(self.abi(), self.call.comm()) {
             None => (0, 0, Direction::In),
@@ -769,9 +772,9 @@ impl<T: Copy> Array<T> {
     }
 }
 
-/// The function `staged`, which does the collective `$name` with host memory in the place of what is in device memory.
-/// `$new` makes the [`Collective`], the method `$body` replaces its buffers, which stand behind it, and `$end` calls the function
-/// again.
+/// The function `staged`, which does the collective `$name` with host memory in the place of what
+/// is in device memory. `$new` makes the [`Collective`], the method `$body` replaces its buffers,
+/// which stand behind it, and `$end` calls the function again.
 macro_rules! staged_collective {
     ($name:ident, ($($argument:ident: $kind:ty),*), $new:ident,
      $body:ident ($comm:expr $(, $request:expr)?; $($gpu:expr),*), $end:ident) => {
@@ -795,8 +798,8 @@ macro_rules! staged_collective {
 }
 pub(crate) use staged_collective;
 
-/// Exports a function that begins a collective: `$call` gives its code where all its buffers are host memory. `N` is
-/// `$count`; the rest is as in [`staged_collective`].
+/// Exports a function that begins a collective: `$call` gives its code where all its buffers are
+/// host memory. `N` is `$count`; the rest is as in [`staged_collective`].
 macro_rules! begins_collective {
     ($count:ty, $name:ident, ($($argument:ident: $kind:ty),*), $call:expr, $new:ident, $body:ident $gpu:tt) => {
         const _: () = {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Nonblocking sends whose bytes are still being packed when the call returns (TEMPI, "MPI_Isend / MPI_Irecv": pack,
-//! event, start).
+//! Nonblocking sends whose bytes are still being packed when the call returns (TEMPI, "MPI_Isend /
+//! MPI_Irecv": pack, event, start).
 //!
-//! The program gets the handle of a persistent request of the library's that is started when the kernel is done: by the next
-//! call of the program's that comes through here. Messages must not overtake each other, so they are started in the order
-//! of their calls, and before any other send. Whoever waits for another rank waits for the kernels first and starts them
-//! all: that rank may be waiting for such a message. Where calls that wait go past us nothing is delayed ([`crate::gpu::waiting_functions`]).
+//! The program gets the handle of a persistent request of the library's that is started when the
+//! kernel is done: by the next call of the program's that comes through here. Messages must not
+//! overtake each other, so they are started in the order of their calls, and before any other send.
+//! Whoever waits for another rank waits for the kernels first and starts them all: that rank may be
+//! waiting for such a message. Where calls that wait go past us nothing is delayed
+//! ([`crate::gpu::waiting_functions`]).
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
@@ -134,7 +136,8 @@ fn start(waiting: &Waiting) -> c_int {
     };
     let mut variable: Word = 0;
     let at = (&raw mut variable).cast();
-    // SAFETY: a persistent request of ours, in a variable with room for either kind of handle; it stays the same.
+    // SAFETY: a persistent request of ours, in a variable with room for either kind of handle; it
+    // stays the same.
     let start = || unsafe {
         abi.set_handle(at, waiting.handle);
         (waiting.start)(at)

@@ -32,13 +32,15 @@ pub struct Elements {
     prepared: Option<Arc<Prepared>>,
 }
 
-// SAFETY: the addresses are the program's, which lent them until the call or the request is complete.
+// SAFETY: the addresses are the program's, which lent them until the call or the request is
+// complete.
 unsafe impl Send for Elements {}
 // SAFETY: as above; nothing is changed through a shared reference.
 unsafe impl Sync for Elements {}
 
 impl Elements {
-    /// `None` if a processor may touch them, if there are none, and if the library will refuse them.
+    /// `None` if a processor may touch them, if there are none, and if the library will refuse
+    /// them.
     pub fn on_device(
         (driver, abi): (&Driver, &Abi),
         base: *const c_void,
@@ -72,8 +74,8 @@ impl Elements {
         })
     }
 
-    /// The same, where the program may have allocated memory anew since they were found; `None` if they are in device memory
-    /// no longer.
+    /// The elements as they are now, where the program may have allocated memory anew since they
+    /// were found; `None` if they are in device memory no longer.
     pub fn found_again(mut self, driver: &Driver) -> Option<Elements> {
         self.near = device(driver, self.near.address)?;
         Some(self)
@@ -104,8 +106,8 @@ impl Elements {
         })
     }
 
-    /// Keeps the datatype for as long as these are used, whatever the program frees, if it is asked about later:
-    /// for the bytes from the first to the last one, or since nobody knows its layout.
+    /// Keeps the datatype for as long as these are used, whatever the program frees, if it is asked
+    /// about later: for the bytes from the first to the last one, or since nobody knows its layout.
     ///
     /// # Errors
     ///
@@ -200,8 +202,8 @@ impl Elements {
         }
         note(Event::Bytes, bytes as u64);
         note_method(self.size(), method, true);
-        // SAFETY: the program's elements, which it leaves alone until the message is complete; the caller has room for
-        // their bytes for as long.
+        // SAFETY: the program's elements, which it leaves alone until the message is complete; the
+        // caller has room for their bytes for as long.
         let started = unsafe {
             match layout {
                 None => libcopy_gpu::start_copy(driver, to, self.base as u64, bytes),
@@ -265,8 +267,8 @@ impl Elements {
                 self.unpack_image((driver, abi), from, count)?;
                 return Ok(done);
             }
-            // SAFETY: the program's elements, which it leaves alone until they are received; the caller has `bytes` bytes
-            // at `from` for as long.
+            // SAFETY: the program's elements, which it leaves alone until they are received; the
+            // caller has `bytes` bytes at `from` for as long.
             return Started::of(abi, unsafe {
                 libcopy_gpu::start_copy(driver, base, from, count)
             });
@@ -301,7 +303,8 @@ impl Elements {
         let (low, len) = self.span().ok_or(abi.error)?;
         note(Event::Bytes, len as u64);
         let from = (self.base as u64).wrapping_add_signed(low);
-        // SAFETY: the program's elements; the bytes between them are memory of the same allocation. The caller has room.
+        // SAFETY: the program's elements; the bytes between them are memory of the same allocation.
+        // The caller has room.
         said(abi, unsafe { libcopy_gpu::copy(driver, to, from, len) })
     }
 
@@ -318,7 +321,8 @@ impl Elements {
         said(abi, unsafe { libcopy_gpu::copy(driver, to, from, len) })
     }
 
-    /// Where the bytes between the first and the last one of theirs are, from the base on: the first, and how many.
+    /// Where the bytes between the first and the last one of theirs are, from the base on: the
+    /// first, and how many.
     pub fn span(&self) -> Option<(i64, usize)> {
         if let Some(prepared) = &self.prepared {
             let bounds = prepared.layout.bounds();
@@ -333,8 +337,8 @@ impl Elements {
         Some(((low + first) as i64, usize::try_from(end - first).ok()?))
     }
 
-    /// A copy of all bytes from the first to the last one of theirs, where nobody knows the layout, or kernels cannot
-    /// unpack it.
+    /// A copy of all bytes from the first to the last one of theirs, where nobody knows the layout,
+    /// or kernels cannot unpack it.
     fn image(&self, (driver, abi): (&Driver, &Abi)) -> Result<Vec<u8>, c_int> {
         let (_, len) = self.span().ok_or(abi.error)?;
         let mut image = zeros(len).map_err(no_room)?;

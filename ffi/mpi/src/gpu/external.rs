@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `MPI_Pack_external` and `MPI_Unpack_external` where the elements, the packed bytes or both are in device memory: no
-//! kernel turns numbers round, so what is there is copied to host memory, and back.
+//! `MPI_Pack_external` and `MPI_Unpack_external` where the elements, the packed bytes or both are
+//! in device memory: no kernel turns numbers round, so what is there is copied to host memory, and
+//! back.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -22,13 +23,14 @@ struct Call {
     abi: &'static Abi,
     /// The elements, all bytes from the first to the last one, and where these begin.
     elements: Option<(Elements, Staging, *mut c_void)>,
-    /// The address of the packed bytes at the position, what is in their place, and how many they are at most.
+    /// The address of the packed bytes at the position, what is in their place, and how many they
+    /// are at most.
     packed: Option<(u64, Staging, usize)>,
 }
 
 impl Call {
-    /// `None` if neither side is in device memory, or if the library will refuse the arguments; the code of the
-    /// call where there is no room.
+    /// `None` if neither side is in device memory, or if the library will refuse the arguments; the
+    /// code of the call where there is no room.
     unsafe fn new<N: Count>(
         name: *const c_char,
         (base, count, datatype): (*const c_void, N, Word),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Elements in device memory for which a message is received, by the host memory in their place: what comes out of device
-//! memory of its sender's is copied to them, without that host memory.
+//! Elements in device memory for which a message is received, by the host memory in their place:
+//! what comes out of device memory of its sender's is copied to them, without that host memory.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,7 +50,8 @@ impl Landing {
         Landing { address, target }
     }
 
-    /// Whether a message was copied to the elements since this was asked: nothing is in the host memory then.
+    /// Whether a message was copied to the elements since this was asked: nothing is in the host
+    /// memory then.
     pub fn take(&self) -> bool {
         self.target.has_landed.swap(false, Ordering::AcqRel)
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! How the bytes of device memory get to the MPI library, and back (TEMPI, "MPI_Send / MPI_Recv"): which method, by the
-//! times of [`Profile`], and whether the library takes device memory at all.
+//! How the bytes of device memory get to the MPI library, and back (TEMPI, "MPI_Send / MPI_Recv"):
+//! which method, by the times of [`Profile`], and whether the library takes device memory at all.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -48,7 +48,8 @@ pub fn is_aware() -> bool {
     })
 }
 
-/// `MPIX_Query_cuda_support` of Open MPI (mpi-ext.h) and MPICH: 1 if the library was built with CUDA and uses it.
+/// `MPIX_Query_cuda_support` of Open MPI (mpi-ext.h) and MPICH: 1 if the library was built with
+/// CUDA and uses it.
 fn says_so() -> bool {
     function!(QUERY = c"MPIX_Query_cuda_support");
     match QUERY.if_any() {
@@ -117,8 +118,8 @@ fn by_profile<R>(
     }
 }
 
-/// The method for elements with gaps whose packed bytes are put into host memory: [`Method::OneShot`] or
-/// [`Method::Staged`].
+/// The method for elements with gaps whose packed bytes are put into host memory:
+/// [`Method::OneShot`] or [`Method::Staged`].
 pub fn to_host(there: (&Driver, &Pointer), size: Size) -> Method {
     match asked() {
         Some(method @ (Method::OneShot | Method::Staged)) => method,
@@ -128,7 +129,8 @@ pub fn to_host(there: (&Driver, &Pointer), size: Size) -> Method {
     }
 }
 
-/// Whether the MPI library is handed device memory ([`Method::Device`]): elements without gaps as they are, others packed.
+/// Whether the MPI library is handed device memory ([`Method::Device`]): elements without gaps as
+/// they are, others packed.
 pub fn hands_over(there: (&Driver, &Pointer), size: Size, is_dense: bool) -> bool {
     if !is_aware() {
         return false;

@@ -2,15 +2,17 @@
 
 //! Buffers in the memory of a GPU, which a processor must not touch.
 //!
-//! In a program that has loaded the CUDA driver ([`watch`]), each intercepted function asks what its buffers are
-//! ([`elements`]). Those in device memory are replaced by host memory that their bytes are packed into, or
-//! unpacked from ([`staging`]), and the function is called again with these ([`call`], [`collective`]): whatever it does
-//! with host memory, in this process and the others, it does for device memory as well. An MPI library that takes device
-//! memory may be handed that instead ([`method`]). What is received by a request is unpacked when the request is complete
-//! ([`requests`]); nonblocking sends may return before their bytes are packed ([`delayed`]).
+//! In a program that has loaded the CUDA driver ([`watch`]), each intercepted function asks what
+//! its buffers are ([`elements`]). Those in device memory are replaced by host memory that their
+//! bytes are packed into, or unpacked from ([`staging`]), and the function is called again with
+//! these ([`call`], [`collective`]): whatever it does with host memory, in this process and the
+//! others, it does for device memory as well. An MPI library that takes device memory may be handed
+//! that instead ([`method`]). What is received by a request is unpacked when the request is
+//! complete ([`requests`]); nonblocking sends may return before their bytes are packed
+//! ([`delayed`]).
 //!
-//! Messages between two processes of a machine need no host memory where the receiver's GPU reaches the sender's ([`peer`],
-//! [`landing`]).
+//! Messages between two processes of a machine need no host memory where the receiver's GPU reaches
+//! the sender's ([`peer`], [`landing`]).
 
 pub mod call;
 pub mod collective;

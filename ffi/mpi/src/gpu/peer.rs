@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Messages that the receiver copies out of the sender's device memory, from layout to layout (FALCON-X, section 5.2), through
-//! CUDA IPC.
+//! Messages that the receiver copies out of the sender's device memory, from layout to layout
+//! (FALCON-X, section 5.2), through CUDA IPC.
 //!
-//! The sender [`offer`]s its elements: the message's header goes the way of all headers, its slot says which memory it is.
-//! The receiver [`reach`]es it if it receives into device memory, if both processes may use CUDA IPC, and if what the
-//! sender's process offers to be tried out is read as it was written. Otherwise the sender packs.
+//! The sender [`offer`]s its elements: the message's header goes the way of all headers, its slot
+//! says which memory it is. The receiver [`reach`]es it if it receives into device memory, if both
+//! processes may use CUDA IPC, and if what the sender's process offers to be tried out is read as
+//! it was written. Otherwise the sender packs.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -47,8 +48,8 @@ pub struct Offer {
     backoff: Arc<Backoff>,
 }
 
-/// Offers `count` elements to the process with the number `receiver`; `None` if it could not copy them, or if that would take
-/// longer than another way.
+/// Offers `count` elements to the process with the number `receiver`; `None` if it could not copy
+/// them, or if that would take longer than another way.
 #[cold]
 pub fn offer(
     (base, count, datatype): (*const c_void, usize, Word),
@@ -60,7 +61,7 @@ pub fn offer(
     offer_those((driver, abi), elements, receiver)
 }
 
-/// The same for elements that are known to be in device memory.
+/// Offers elements that are known to be in device memory; `None` as for [`offer`].
 pub fn offer_those(
     (driver, abi): (&'static Driver, &'static Abi),
     elements: Elements,
@@ -110,8 +111,8 @@ fn has_room(exported: &Exported, len: u64) -> bool {
 }
 
 impl Offer {
-    /// What has to be done before the receiver may read: what the program has put into its legacy stream. `None` if the
-    /// driver fails.
+    /// What has to be done before the receiver may read: what the program has put into its legacy
+    /// stream. `None` if the driver fails.
     pub fn written(&self) -> Option<Started> {
         let behind = Pending::behind_program(self.driver, &self.elements.near);
         Started::of(self.abi, behind).ok()
@@ -130,8 +131,8 @@ pub fn note_offered(size: Size) {
     note_method(size, Method::Peer, true);
 }
 
-/// Whether a nonblocking send may be left to its receiver: not where this process may wait without packing before, and not
-/// behind sends that are not started yet.
+/// Whether a nonblocking send may be left to its receiver: not where this process may wait without
+/// packing before, and not behind sends that are not started yet.
 pub fn may_be_left() -> bool {
     delayed::poll();
     !delayed::any() && waiting_functions::is_possible()
@@ -185,7 +186,8 @@ struct Packed {
 
 impl PackedBytes for Packed {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the memory has these bytes, which were written, and which nobody changes any more.
+        // SAFETY: the memory has these bytes, which were written, and which nobody changes any
+        // more.
         unsafe { std::slice::from_raw_parts(self.memory.address() as *const u8, self.bytes) }
     }
 }
@@ -232,7 +234,8 @@ struct Copying {
     started: Option<(Started, bool)>,
 }
 
-/// How a message of the process `pid` is copied into what stands for elements in device memory; `None` if it cannot be.
+/// How a message of the process `pid` is copied into what stands for elements in device memory;
+/// `None` if it cannot be.
 #[cold]
 pub fn reach(
     (pid, header): (i32, &Header),
@@ -302,8 +305,9 @@ impl Copying {
         let (driver, elements, remote) = (self.driver, &self.target.elements, &self.remote);
         let (all, from) = (0..self.bytes as u64, remote.address());
         let base = elements.first();
-        // SAFETY: `reach` has compared the sender's layout with what it has exported, and the receive has room for the
-        // message (`Endpoint::receive`); both programs leave their elements alone until then.
+        // SAFETY: `reach` has compared the sender's layout with what it has exported, and the
+        // receive has room for the message (`Endpoint::receive`); both programs leave their
+        // elements alone until then.
         unsafe {
             match (&self.layout, elements.layout()) {
                 (None, _) if elements.kind.is_dense() => {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Requests with buffers in device memory: what they received is unpacked when they are complete, and the host memory
-//! in the place of their buffers is kept until then.
+//! Requests with buffers in device memory: what they received is unpacked when they are complete,
+//! and the host memory in the place of their buffers is kept until then.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -31,7 +31,8 @@ struct Pending {
     is_unpacked: bool,
     /// The bytes of the message, where the library's status has those of what stood for it.
     fetched: Option<u64>,
-    /// For a send that was started later: its request is a persistent one, of which the program knows nothing.
+    /// For a send that was started later: its request is a persistent one, of which the program
+    /// knows nothing.
     delayed: Option<Functions>,
 }
 
@@ -62,8 +63,9 @@ impl Call {
         code
     }
 
-    /// Calls a function that sends and makes a request; or, if that takes longer than the call, starts to pack what is sent,
-    /// and has `make` make a persistent request, which is started later.
+    /// Calls a function that sends and makes a request; or, if that takes longer than the call,
+    /// starts to pack what is sent, and has `make` make a persistent request, which is started
+    /// later.
     pub fn begin_later(
         self,
         request: *const c_void,
@@ -126,7 +128,8 @@ fn remember(call: Call, request: *const c_void, delayed: Option<Functions>) -> W
 }
 
 fn put(handle: Word, pending: Pending) {
-    // Requests that are complete when they are made may all have one handle: what was there is complete.
+    // Requests that are complete when they are made may all have one handle: what was there is
+    // complete.
     let before = lock(&TABLE).get_or_insert_default().insert(handle, pending);
     if before.is_none() {
         KNOWN.fetch_add(1, Ordering::Relaxed);
@@ -141,8 +144,8 @@ fn remove(handle: Word) -> Option<Pending> {
     pending
 }
 
-/// A request of an array that is known. It is out of the table before the library frees the handle and another thread
-/// gets it.
+/// A request of an array that is known. It is out of the table before the library frees the handle
+/// and another thread gets it.
 struct Found {
     index: usize,
     handle: Word,
@@ -177,7 +180,8 @@ impl Found {
         put(self.handle, self.pending);
     }
 
-    /// After the library has completed it, with this status: unpacks what was received. `variable` is the program's.
+    /// After the library has completed it, with this status: unpacks what was received. `variable`
+    /// is the program's.
     ///
     /// # Safety
     ///
@@ -203,7 +207,8 @@ impl Found {
         }
     }
 
-    /// After it has failed; the library may have freed it, and has then written that to the variable.
+    /// After it has failed; the library may have freed it, and has then written that to the
+    /// variable.
     ///
     /// # Safety
     ///
@@ -220,7 +225,8 @@ impl Found {
         }
     }
 
-    /// Frees the persistent request of a send that was started later, so that the program finds `MPI_REQUEST_NULL`.
+    /// Frees the persistent request of a send that was started later, so that the program finds
+    /// `MPI_REQUEST_NULL`.
     ///
     /// # Errors
     ///
@@ -232,8 +238,8 @@ impl Found {
         let abi = self.pending.call.abi();
         let mut own: Word = 0;
         let at = (&raw mut own).cast();
-        // SAFETY: a request of ours that is not active any more, in a variable with room for either kind of handle; the
-        // caller's promise.
+        // SAFETY: a request of ours that is not active any more, in a variable with room for either
+        // kind of handle; the caller's promise.
         unsafe {
             abi.set_handle(at, self.handle);
             watch::inside(|| (functions.free)(at));
@@ -332,7 +338,8 @@ unsafe fn one(
     }
 }
 
-/// `MPI_Wait`, with the function as it is without this; `None` if the request is not known, as for those below.
+/// `MPI_Wait`, with the function as it is without this; `None` if the request is not known, as for
+/// those below.
 ///
 /// # Safety
 ///
@@ -426,13 +433,14 @@ pub unsafe fn after_get_status(count: c_int, requests: *const c_void, get_status
     }
 }
 
-/// Lets everything get on: starts sends whose bytes are packed, completes what the program has freed.
+/// Lets everything get on: starts sends whose bytes are packed, completes what the program has
+/// freed.
 pub fn get_on() {
     delayed::poll();
     settle_orphans();
 }
 
-/// The same before this process waits for others, which may wait for what it sends.
+/// Lets everything get on before this process waits for others, which may wait for what it sends.
 pub fn wait_for_others() {
     delayed::flush();
     settle_orphans();
@@ -492,8 +500,8 @@ impl Several {
         })
     }
 
-    /// Ends a function with this code: `place_of` says which status is that of a request that is complete, by its
-    /// index. All that was received is unpacked at the same time.
+    /// Ends a function with this code: `place_of` says which status is that of a request that is
+    /// complete, by its index. All that was received is unpacked at the same time.
     ///
     /// # Safety
     ///
@@ -530,7 +538,8 @@ impl Several {
     }
 }
 
-/// `MPI_ERR_PENDING`, which says in a status that a request is not complete: next to `MPI_ERR_IN_STATUS` in all libraries.
+/// `MPI_ERR_PENDING`, which says in a status that a request is not complete: next to
+/// `MPI_ERR_IN_STATUS` in all libraries.
 fn pending_error(abi: &Abi) -> c_int {
     match abi.family {
         Family::OpenMpi | Family::Mpich => abi.in_status + 1,
@@ -656,8 +665,8 @@ pub unsafe fn some(
     }
 }
 
-/// Before `MPI_Start` and `MPI_Startall`: packs what is sent, but for what may be offered to its receiver when its turn has
-/// come.
+/// Before `MPI_Start` and `MPI_Startall`: packs what is sent, but for what may be offered to its
+/// receiver when its turn has come.
 #[cold]
 pub unsafe fn before_start(count: c_int, requests: *const c_void) -> Result<(), c_int> {
     let Some(abi) = active().filter(|_| watch::is_outside()) else {
@@ -680,8 +689,8 @@ pub unsafe fn before_start(count: c_int, requests: *const c_void) -> Result<(), 
     Ok(())
 }
 
-/// What a persistent send that is being started offers to the process with the number `receiver`; `None` as for
-/// [`peer::offer`], and if the request is not known.
+/// What a persistent send that is being started offers to the process with the number `receiver`;
+/// `None` as for [`peer::offer`], and if the request is not known.
 #[cold]
 pub fn offer_started(handle: Word, receiver: usize) -> Option<Offer> {
     let (elements, both) = {
@@ -723,7 +732,8 @@ struct Orphan {
 
 static ORPHANS: Mutex<Vec<Orphan>> = Mutex::new(Vec::new());
 
-/// `MPI_Request_free`, which is local (MPI 4.1, section 3.7.3): the request goes on, and is completed by later calls.
+/// `MPI_Request_free`, which is local (MPI 4.1, section 3.7.3): the request goes on, and is
+/// completed by later calls.
 #[cold]
 pub unsafe fn free(request: *mut c_void, test: Test, free: Free) -> Option<c_int> {
     let abi = active()?;
@@ -782,7 +792,8 @@ fn settle_orphans() {
     }
 }
 
-/// Before the end of MPI: completes what the program has freed, of which nothing can be received any more.
+/// Before the end of MPI: completes what the program has freed, of which nothing can be received
+/// any more.
 pub fn finish() {
     wait_for_others();
     lock(&ORPHANS).clear();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Memory that packed bytes of device memory are put into, pinned or on the GPU, which is used again: to allocate or pin
-//! memory takes the driver much longer than to copy.
+//! Memory that packed bytes of device memory are put into, pinned or on the GPU, which is used
+//! again: to allocate or pin memory takes the driver much longer than to copy.
 
 use std::ffi::c_int;
 use std::sync::Mutex;
@@ -30,7 +30,8 @@ pub enum Staging {
 }
 
 impl Staging {
-    /// `bytes` bytes, for packed bytes of memory that is `near`; the code of the call where there is no room.
+    /// `bytes` bytes, for packed bytes of memory that is `near`; the code of the call where there
+    /// is no room.
     pub fn new(driver: &Driver, near: &Pointer, bytes: usize) -> Result<Staging, c_int> {
         if let Some(buffer) = kept(driver, (Space::Pinned, near), bytes) {
             return Ok(Staging::Pinned(Some(buffer)));

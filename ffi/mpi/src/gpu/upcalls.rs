@@ -16,8 +16,8 @@ pub struct Messages {
     pub is_special: fn(u64) -> bool,
     /// Whether a message of this length in bytes may be a header, whose data are to be fetched.
     pub may_be_header: fn(u64) -> bool,
-    /// What was received with this status and code, or its beginning, is in host memory (address and bytes). If it
-    /// stands for a message, that is fetched.
+    /// What was received with this status and code, or its beginning, is in host memory (address
+    /// and bytes). If it stands for a message, that is fetched.
     pub arrived: unsafe fn((*mut c_void, usize), Word, *mut c_void, c_int) -> c_int,
     /// Packs what was sent from device memory and that no receiver copies yet.
     pub pack_all: fn(),
@@ -37,8 +37,8 @@ pub fn known() -> Option<&'static Messages> {
     MESSAGES.get()
 }
 
-/// Before a call that waits for other processes without letting messages get on: a receiver that cannot copy out of device
-/// memory must not have to wait for this process.
+/// Before a call that waits for other processes without letting messages get on: a receiver that
+/// cannot copy out of device memory must not have to wait for this process.
 #[inline]
 pub fn before_waiting() {
     if p2p::any_on_device() {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Functions that wait for other ranks and have nothing to do with device memory. Sends that are delayed are started before
-//! them ([`crate::gpu::delayed`]); where a program uses others that wait, which go past us, nothing is delayed.
+//! Functions that wait for other ranks and have nothing to do with device memory. Sends that are
+//! delayed are started before them ([`crate::gpu::delayed`]); where a program uses others that
+//! wait, which go past us, nothing is delayed.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -59,8 +60,8 @@ const PAST_US: [&str; 42] = [
     "MPI_File_close",
 ];
 
-/// Whether the program or one of its libraries uses functions that go past us, or has the MPI library's Fortran functions,
-/// which call past us.
+/// Whether the program or one of its libraries uses functions that go past us, or has the MPI
+/// library's Fortran functions, which call past us.
 fn are_used() -> bool {
     abi::symbol(c"mpi_init_").is_some() || first_used(&PAST_US).is_some()
 }

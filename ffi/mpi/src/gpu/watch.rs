@@ -2,10 +2,11 @@
 
 //! Whether the program has loaded the CUDA driver.
 //!
-//! The dynamic linker keeps a list of the libraries of a process, `struct link_map` (dlinfo(3), <link.h>), and adds new ones at
-//! its end. So as long as the last entry has no successor, no library was loaded, which costs two loads and a
-//! comparison. When it has one, the names are looked at, and the new last entry is remembered; a reference to its library
-//! keeps that, and so the entry, in memory. The reference to the one before is given back then.
+//! The dynamic linker keeps a list of the libraries of a process, `struct link_map` (dlinfo(3),
+//! <link.h>), and adds new ones at its end. So as long as the last entry has no successor, no
+//! library was loaded, which costs two loads and a comparison. When it has one, the names are
+//! looked at, and the new last entry is remembered; a reference to its library keeps that, and so
+//! the entry, in memory. The reference to the one before is given back then.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -47,7 +48,8 @@ impl LinkMap {
     }
 }
 
-/// In place of the last entry: as long as the libraries have to be looked at, and for ever once there is a driver.
+/// In place of the last entry: as long as the libraries have to be looked at, and for ever once
+/// there is a driver.
 static LOOK: LinkMap = LinkMap::with_next(ptr::dangling_mut());
 
 /// In place of the last entry where nothing has to be looked at any more.
@@ -59,10 +61,12 @@ static LAST: AtomicPtr<LinkMap> = AtomicPtr::new((&raw const LOOK).cast_mut());
 /// The driver, once the program has loaded it.
 static DRIVER: OnceLock<&'static Driver> = OnceLock::new();
 
-/// Whether a library was loaded since the libraries were looked at, or the CUDA driver is among them.
+/// Whether a library was loaded since the libraries were looked at, or the CUDA driver is among
+/// them.
 #[inline(always)]
 pub fn may_be_loaded() -> bool {
-    // SAFETY: a static, or an entry whose library stays loaded, since `look` holds a reference to it.
+    // SAFETY: a static, or an entry whose library stays loaded, since `look` holds a reference to
+    // it.
     unsafe {
         let last = &*LAST.load(Ordering::Relaxed);
         !last.next.load(Ordering::Relaxed).is_null()
@@ -154,7 +158,8 @@ fn look() -> bool {
     is_there
 }
 
-/// The same; `held` is the reference to the last entry's library, and `before` the one that was held until now.
+/// The same; `held` is the reference to the last entry's library, and `before` the one that was
+/// held until now.
 fn look_now(held: &mut Option<Held>, before: &mut Option<Held>) -> bool {
     let Some(found) = Libraries::now() else {
         // Not a dynamic linker that we know: asked about each time.
@@ -183,7 +188,8 @@ struct Held(*mut c_void);
 unsafe impl Send for Held {}
 
 impl Held {
-    /// Gives it back, now that [`LAST`] is another entry. A library that the program has closed is unloaded then.
+    /// Gives it back, now that [`LAST`] is another entry. A library that the program has closed is
+    /// unloaded then.
     fn give_back(self) {
         // Where another thread may just be reading the old entry, that stays.
         if !may_be_read_by_others() {
@@ -295,7 +301,8 @@ impl Libraries {
             first: entry_of(program)?,
             found: None,
         };
-        // SAFETY: the function gets the structure. While it runs, dl_iterate_phdr(3) holds the lock of the list.
+        // SAFETY: the function gets the structure. While it runs, dl_iterate_phdr(3) holds the lock
+        // of the list.
         unsafe { libc::dl_iterate_phdr(Some(walk), (&raw mut walking).cast()) };
         walking.found
     }

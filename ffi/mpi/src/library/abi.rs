@@ -128,8 +128,8 @@ impl Abi {
         }
     }
 
-    /// Whether an error handler is a predefined one, which is not freed, as far as can be told from its
-    /// handle.
+    /// Whether an error handler is a predefined one, which is not freed, as far as can be told from
+    /// its handle.
     pub fn is_predefined_handler(&self, handler: Word) -> bool {
         match self.family {
             // Addresses of the library's own objects or of a program's: one that stays is no harm.
@@ -206,8 +206,8 @@ pub fn get() -> Result<&'static Abi, &'static str> {
     abi.as_ref().map_err(String::as_str)
 }
 
-/// The version of the standard ABI that the library has, if it has that; it says so at any time (MPI 5.0,
-/// section 20.2).
+/// The version of the standard ABI that the library has, if it has that; it says so at any time
+/// (MPI 5.0, section 20.2).
 fn standard() -> Option<(c_int, c_int)> {
     let address = symbol(c"PMPI_Abi_get_version")?;
     let (mut major, mut minor) = (-1, -1);
@@ -424,7 +424,8 @@ pub fn symbol(name: &CStr) -> Option<*mut c_void> {
     None
 }
 
-/// Handles of the files that look like MPI libraries, looked for again whenever a file was loaded or unloaded.
+/// Handles of the files that look like MPI libraries, looked for again whenever a file was loaded
+/// or unloaded.
 fn libraries() -> Vec<usize> {
     static KNOWN: Mutex<Option<(Generation, Vec<usize>)>> = Mutex::new(None);
     let now = loaded::generation();
@@ -466,8 +467,9 @@ pub trait Name {
     const NAME: &'static CStr;
 }
 
-/// A function of the MPI library, found when it is first called; [`function`] declares one. Its type has the name:
-/// a pointer in the static would be relocated, and its page written, whenever the library is loaded.
+/// A function of the MPI library, found when it is first called; [`function`] declares one. Its
+/// type has the name: a pointer in the static would be relocated, and its page written, whenever
+/// the library is loaded.
 pub struct Function<N> {
     places: Places,
     name: PhantomData<N>,
@@ -521,8 +523,8 @@ impl<N: Name> Function<N> {
         }
     }
 
-    /// Its address, if it has been looked for and found; zero otherwise. A caller that leaves the rest to another function has
-    /// nothing to keep for after a call.
+    /// Its address, if it has been looked for and found; zero otherwise. A caller that leaves the
+    /// rest to another function has nothing to keep for after a call.
     #[inline(always)]
     pub fn known_address(&self) -> usize {
         known(&self.places.address)
@@ -544,8 +546,8 @@ impl<N: Name> Function<N> {
         }
     }
 
-    /// Where a call of the program goes on: to the function of a tool between us and the library, if there
-    /// is one, to the library's otherwise. Zero, and a complaint, if nobody has it.
+    /// Where a call of the program goes on: to the function of a tool between us and the library,
+    /// if there is one, to the library's otherwise. Zero, and a complaint, if nobody has it.
     #[inline(always)]
     pub fn next(&self) -> usize {
         match self.places.next.load(Ordering::Relaxed) {
@@ -554,7 +556,8 @@ impl<N: Name> Function<N> {
         }
     }
 
-    /// The same; zero if nobody has it, which nobody need.
+    /// Where a call of the program goes on, of a function that nobody need have: zero if nobody has
+    /// it.
     #[inline(always)]
     pub fn next_if_any(&self) -> usize {
         match self.places.next.load(Ordering::Relaxed) {

@@ -26,8 +26,8 @@ impl MpiImplementation {
             .is_some_and(|bytes_won| bytes_won.contains(&bytes))
     }
 
-    /// The same for a reduction whose calls all have to go one way, so that no trial mends a wrong choice: only what is
-    /// faster on each processor that it was measured on.
+    /// Whether libcopy is faster with a reduction whose calls all have to go one way, so that no
+    /// trial mends a wrong choice: only what is faster on each processor that it was measured on.
     pub fn is_beaten_in_fixed_order(
         self,
         op: Op,
@@ -38,7 +38,8 @@ impl MpiImplementation {
             && self.is_beaten(op, bytes, oversubscription)
     }
 
-    /// The same for reductions that return at once.
+    /// Whether libcopy is faster with a reduction that returns at once, and whose calls all have to
+    /// go one way.
     pub fn is_beaten_nonblocking_in_fixed_order(
         self,
         op: Op,
@@ -49,8 +50,8 @@ impl MpiImplementation {
             && self.is_beaten_nonblocking(op, bytes, is_oversubscribed)
     }
 
-    /// The smallest message for which [`MpiImplementation::is_beaten`] may hold, however ranks and processors go
-    /// together; `None` if it never does.
+    /// The smallest message for which [`MpiImplementation::is_beaten`] may hold, however ranks and
+    /// processors go together; `None` if it never does.
     pub fn least(self, op: Op) -> Option<u64> {
         let ranges =
             Oversubscription::ALL.map(|oversubscription| self.beaten_range(op, oversubscription));
@@ -61,14 +62,15 @@ impl MpiImplementation {
             .min()
     }
 
-    /// The same for collectives that return at once, in which the rank that waits does the work.
+    /// Whether libcopy is faster with a collective that returns at once, in which the rank that
+    /// waits does the work.
     pub fn is_beaten_nonblocking(self, op: Op, bytes: u64, is_oversubscribed: bool) -> bool {
         self.nonblocking(op, is_oversubscribed)
             .is_some_and(|least| bytes >= least)
     }
 
-    /// The smallest message for which [`MpiImplementation::is_beaten_nonblocking`] may hold, whether ranks
-    /// outnumber processors or not; `None` if it never does.
+    /// The smallest message for which [`MpiImplementation::is_beaten_nonblocking`] may hold,
+    /// whether ranks outnumber processors or not; `None` if it never does.
     pub fn least_nonblocking(self, op: Op) -> Option<u64> {
         let each = [false, true].map(|is_oversubscribed| self.nonblocking(op, is_oversubscribed));
         each.into_iter().flatten().min()
@@ -118,7 +120,8 @@ impl MpiImplementation {
             (Op::Bcast | Op::Alltoall | Op::Allreduce, oversubscription) => {
                 match (self, op) {
                     (MpiImplementation::Mpich, _) => (64 << 10, u64::MAX),
-                    // As measured: with two ranks per processor its tree needs fewer context switches.
+                    // As measured: with two ranks per processor its tree needs fewer context
+                    // switches.
                     (MpiImplementation::OpenMpi, Op::Bcast)
                         if oversubscription == Oversubscription::Heavy =>
                     {
@@ -148,16 +151,18 @@ impl MpiImplementation {
     }
 }
 
-/// Whether processors agree about reductions of `bytes` bytes. Where each rank has one, an allreduce of this length or more
-/// gains on one processor and loses on another (Zen 4 and Zen 3); where ranks share them, context switches decide.
+/// Whether processors agree about reductions of `bytes` bytes. Where each rank has one, an
+/// allreduce of this length or more gains on one processor and loses on another (Zen 4 and Zen 3);
+/// where ranks share them, context switches decide.
 fn is_clear(bytes: u64, is_oversubscribed: bool) -> bool {
     const MOST: u64 = 1 << 20;
     is_oversubscribed || bytes < MOST
 }
 
-/// [`MpiImplementation::is_beaten`] for either library, where the ranks are on several machines, and the MPI library goes on moving the bytes
-/// between these: as far as `scripts/mpi-nodes` with `tests/peers/mpi_coll.c` found, whose network
-/// is no slower than memory, so that only what is copied inside the nodes counts.
+/// [`MpiImplementation::is_beaten`] for either library, where the ranks are on several machines,
+/// and the MPI library goes on moving the bytes between these: as far as `scripts/mpi-nodes` with
+/// `tests/peers/mpi_coll.c` found, whose network is no slower than memory, so that only what is
+/// copied inside the nodes counts.
 pub fn is_beaten_across(op: Op, bytes: u64) -> bool {
     let least = match op {
         Op::Bcast | Op::Gather => 4 << 20,

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Blocking collectives that return while a copy engine still moves their bytes: `LIBCOPY_ASYNC`, on
-//! machines with the kernel module and an engine.
+//! Blocking collectives that return while a copy engine still moves their bytes: `LIBCOPY_ASYNC`,
+//! on machines with the kernel module and an engine.
 //!
-//! Guards hold this process's loads and stores, those of the MPI library as well. They do not hold whom
-//! the MPI library gives the address of a buffer: the kernel, another process that reads it with
-//! `process_vm_readv(2)`, a network adapter. So before anything is forwarded that has a buffer, what is
-//! pending is settled ([`before`]); the C library's system calls are wrapped, too. As long as a window
-//! or a file of MPI's is open, nothing is guarded: others get at memory then without a call of ours.
-//! Where calls go past us nothing is guarded at all ([`obstacle`]).
+//! Guards hold this process's loads and stores, those of the MPI library as well. They do not hold
+//! whom the MPI library gives the address of a buffer: the kernel, another process that reads it
+//! with `process_vm_readv(2)`, a network adapter. So before anything is forwarded that has a
+//! buffer, what is pending is settled ([`before`]); the C library's system calls are wrapped, too.
+//! As long as a window or a file of MPI's is open, nothing is guarded: others get at memory then
+//! without a call of ours. Where calls go past us nothing is guarded at all ([`obstacle`]).
 
 use std::ffi::c_int;
 use std::sync::{Mutex, OnceLock};
@@ -67,8 +67,8 @@ pub fn is_needed() -> bool {
     offload::any_pending()
 }
 
-/// What is pending is settled before memory is given to the MPI library. The code of an error, of which
-/// the handler has heard: bytes are lost because a peer died.
+/// What is pending is settled before memory is given to the MPI library. The code of an error, of
+/// which the handler has heard: bytes are lost because a peer died.
 #[inline(always)]
 pub fn before() -> Result<(), c_int> {
     if offload::any_pending() {
@@ -92,8 +92,8 @@ fn told(settled: libcopy::Result<()>) -> Result<(), c_int> {
     })
 }
 
-/// What this process has seen of engines: buffers with which a collective returned early, waits for them
-/// afterwards, and `parts` of nonblocking collectives.
+/// What this process has seen of engines: buffers with which a collective returned early, waits for
+/// them afterwards, and `parts` of nonblocking collectives.
 pub fn numbers(parts: u64) -> [(&'static str, u64); 3] {
     let (buffers, waits) = offload::counts();
     [
@@ -103,7 +103,7 @@ pub fn numbers(parts: u64) -> [(&'static str, u64); 3] {
     ]
 }
 
-/// The same as a line.
+/// What [`numbers`] says, as a line of the report; `None` if no buffer and no part was an engine's.
 pub fn report(parts: u64) -> Option<String> {
     let [(_, buffers), (_, waits), _] = numbers(parts);
     (buffers + parts != 0).then(|| {
@@ -154,8 +154,8 @@ macro_rules! forwarded {
             $how(|| match FUNCTION.next() {
                 0 => pmpi::MISSING,
                 address => {
-                    // SAFETY: the MPI library's function of this name, which has as many arguments, all
-                    // of them in words; the caller's promise.
+                    // SAFETY: the MPI library's function of this name, which has as many arguments,
+                    // all of them in words; the caller's promise.
                     unsafe {
                         let call: unsafe extern "C" fn($(word!($argument)),*) -> c_int =
                             std::mem::transmute(address);

@@ -74,12 +74,12 @@ struct Registry<T> {
 pub struct Cache<T> {
     keyval: OnceLock<Option<c_int>>,
     registry: Mutex<Registry<T>>,
-    /// Change when an object goes, whose handle may come back as another's: one for all handles of a
-    /// place, so that what is known of others stays.
+    /// Change when an object goes, whose handle may come back as another's: one for all handles of
+    /// a place, so that what is known of others stays.
     generations: [AtomicU64; PLACES],
-    /// Held while an object becomes known, so that no two threads do that: the second attribute would
-    /// delete the first, which the first thread uses. Not the registry, which is locked where the
-    /// library deletes an attribute.
+    /// Held while an object becomes known, so that no two threads do that: the second attribute
+    /// would delete the first, which the first thread uses. Not the registry, which is locked where
+    /// the library deletes an attribute.
     becoming_known: Mutex<()>,
 }
 
@@ -143,8 +143,8 @@ impl<T: Kept> Cache<T> {
         })
     }
 
-    /// What is known of an object, which `examine` finds out the first time; `None` from it says that
-    /// the library does not accept the object.
+    /// What is known of an object, which `examine` finds out the first time; `None` from it says
+    /// that the library does not accept the object.
     ///
     /// # Errors
     ///

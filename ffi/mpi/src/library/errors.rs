@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What calls that go wrong return: a class of our own, whose string says what happened, where the MPI
-//! standard has no class for it; and whether the library refuses arguments that we could work with.
+//! What calls that go wrong return: a class of our own, whose string says what happened, where the
+//! MPI standard has no class for it; and whether the library refuses arguments that we could work
+//! with.
 
 use std::ffi::{CString, c_int, c_void};
 use std::sync::{Mutex, OnceLock};
@@ -28,8 +29,8 @@ pub fn no_room(error: libcopy::Error) -> c_int {
     }
 }
 
-/// A code of that class with this text, which replaces the one before; `MPI_ERR_OTHER` if the library makes
-/// no class.
+/// A code of that class with this text, which replaces the one before; `MPI_ERR_OTHER` if the
+/// library makes no class.
 pub fn failure(abi: &Abi, text: &str) -> c_int {
     let mut class = lock(&CLASS);
     if class.is_none() && !world_model::is_active() {
@@ -78,8 +79,9 @@ pub fn accepts(datatype: Word) -> bool {
     unsafe { pmpi::pack(buffer, 0, datatype, buffer, 1, &mut position, comm) == 0 }
 }
 
-/// Whether the library refuses a collective that receives where it sends, as some do that check their
-/// arguments: found out once for each function by trying it on a communicator of this process alone.
+/// Whether the library refuses a collective that receives where it sends, as some do that check
+/// their arguments: found out once for each function by trying it on a communicator of this process
+/// alone.
 fn tried(function: Function, collective: impl FnOnce(Word) -> c_int) -> bool {
     static REFUSES: [OnceLock<bool>; FUNCTIONS] = [const { OnceLock::new() }; FUNCTIONS];
     *REFUSES[function as usize].get_or_init(|| match progress::alone() {
@@ -88,7 +90,8 @@ fn tried(function: Function, collective: impl FnOnce(Word) -> c_int) -> bool {
     })
 }
 
-/// The same of one that moves bytes. Nonblocking and persistent ones are taken to check what the blocking one does.
+/// Whether the library refuses a collective that moves bytes and receives where it sends.
+/// Nonblocking and persistent ones are taken to check what the blocking one does.
 #[cold]
 pub fn refuses(abi: &Abi, function: Function) -> bool {
     tried(function, |comm| {
@@ -123,7 +126,8 @@ pub fn refuses(abi: &Abi, function: Function) -> bool {
     })
 }
 
-/// The same of a reduction; `size` is that of an element.
+/// Whether the library refuses a reduction that receives where it sends; `size` is that of an
+/// element.
 #[cold]
 pub fn refuses_reduction(function: Function, (datatype, op): (Word, Word), size: usize) -> bool {
     // Open MPI looks from two elements on.

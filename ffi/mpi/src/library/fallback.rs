@@ -95,8 +95,8 @@ unsafe fn packed<N: Count>(
     Ok(packed)
 }
 
-/// A send and a receive at the same time, of which the program gets the request of the receive: what is
-/// sent is packed first, so its sender has nothing to wait for.
+/// A send and a receive at the same time, of which the program gets the request of the receive:
+/// what is sent is packed first, so its sender has nothing to wait for.
 ///
 /// # Safety
 ///
@@ -295,8 +295,8 @@ pub unsafe fn look(abi: &Abi, request: *mut c_void, status: *mut c_void) -> Look
     }
 }
 
-/// The first of `count` requests for which `each` says that it is active: with its code; [`UNDEFINED`]
-/// and an empty status if none is, nothing if those that are can say nothing yet.
+/// The first of `count` requests for which `each` says that it is active: with its code;
+/// [`UNDEFINED`] and an empty status if none is, nothing if those that are can say nothing yet.
 ///
 /// # Safety
 ///

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a forked child of a process of a job does: whatever it calls is forwarded, and it tells nobody anything.
+//! What a forked child of a process of a job does: whatever it calls is forwarded, and it tells
+//! nobody anything.
 //!
-//! A child has inherited all that its parent shares with other ranks, and the rank is its parent. So the C library calls
-//! what has everything be forwarded there; nothing is asked in the path of a call. A child that is made past the C library
-//! is found out by what it would touch ([`libcopy::process`]).
+//! A child has inherited all that its parent shares with other ranks, and the rank is its parent.
+//! So the C library calls what has everything be forwarded there; nothing is asked in the path of a
+//! call. A child that is made past the C library is found out by what it would touch
+//! ([`libcopy::process`]).
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};

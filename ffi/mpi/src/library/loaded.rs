@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The files that are loaded in this process (dl_iterate_phdr(3)): their names and addresses, kept until something is
-//! loaded or unloaded, and whether they define symbols, by their own hash tables. A look-up with dlsym(3) costs about a
-//! thousand instructions, one that finds nothing several times as many; a look into a hash table costs ten.
+//! The files that are loaded in this process (dl_iterate_phdr(3)): their names and addresses, kept
+//! until something is loaded or unloaded, and whether they define symbols, by their own hash
+//! tables. A look-up with dlsym(3) costs about a thousand instructions, one that finds nothing
+//! several times as many; a look into a hash table costs ten.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::ops::Range;
@@ -53,8 +54,8 @@ impl File {
     }
 }
 
-/// All files, in the order in which they were loaded. Those that were loaded with the program are searched for symbols in
-/// this order.
+/// All files, in the order in which they were loaded. Those that were loaded with the program are
+/// searched for symbols in this order.
 pub fn files() -> Arc<Vec<File>> {
     static KNOWN: Mutex<Option<(Generation, Arc<Vec<File>>)>> = Mutex::new(None);
     let now = generation();
@@ -113,7 +114,8 @@ struct Dynamic {
     value: u64,
 }
 
-/// Calls a function with the tags and values of a file's dynamic section (System V ABI, chapter 5), and the values as addresses.
+/// Calls a function with the tags and values of a file's dynamic section (System V ABI, chapter 5),
+/// and the values as addresses.
 ///
 /// # Safety
 ///
@@ -153,7 +155,8 @@ pub const EMPTY: u32 = 5381;
 pub const DT_SYMTAB: i64 = 6;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 
-/// A file's table of defined symbols, in the format of GNU's linkers (glibc: elf/dl-lookup.c, `do_lookup_x`).
+/// A file's table of defined symbols, in the format of GNU's linkers (glibc: elf/dl-lookup.c,
+/// `do_lookup_x`).
 struct Definitions {
     symbols: *const libc::Elf64_Sym,
     /// Index of the first symbol in the table.
@@ -238,7 +241,8 @@ pub fn may_define(hashes: &[u32], is_asked: impl Fn(usize) -> bool) -> Vec<bool>
         _size: libc::size_t,
         search: *mut c_void,
     ) -> c_int {
-        // SAFETY: the loader describes a file that is loaded as long as this runs; the search is ours.
+        // SAFETY: the loader describes a file that is loaded as long as this runs; the search is
+        // ours.
         unsafe {
             let (info, search) = (&*info, &mut *search.cast::<Search<'_, F>>());
             let index = search.index;

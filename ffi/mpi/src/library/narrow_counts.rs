@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Arguments of a function for large counts as those of the one without, for libraries that have only that.
+//! Arguments of a function for large counts as those of the one without, for libraries that have
+//! only that.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -16,8 +17,8 @@ use crate::library::{abi, pmpi};
 #[derive(Debug)]
 pub struct Copies(Vec<Vec<c_int>>);
 
-/// What requests may still read, by their handles. Of a handle that another request has, the one before is complete: there
-/// are as many entries as there were requests at a time.
+/// What requests may still read, by their handles. Of a handle that another request has, the one
+/// before is complete: there are as many entries as there were requests at a time.
 static KEPT: Mutex<Option<HashMap<Word, Copies>>> = Mutex::new(None);
 
 impl Copies {

@@ -28,8 +28,9 @@ static RECEIVE: Mutex<Option<Receive>> = Mutex::new(None);
 /// That communicator; 0 as long as there is none.
 static ALONE: AtomicUsize = AtomicUsize::new(0);
 
-/// A communicator of this process alone, whose errors are returned, if there is one: from `MPI_Init` on where
-/// ranks work together. Not made later, when the program may be making one of its own.
+/// A communicator of this process alone, whose errors are returned, if there is one: from
+/// `MPI_Init` on where ranks work together. Not made later, when the program may be making one of
+/// its own.
 pub fn alone() -> Option<Word> {
     match ALONE.load(Ordering::Acquire) {
         0 => None,

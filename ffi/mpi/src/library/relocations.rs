@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Which functions the files of this process refer to, by their relocations (System V ABI, chapter 5,
-//! "Dynamic Section").
+//! Which functions the files of this process refer to, by their relocations (System V ABI, chapter
+//! 5, "Dynamic Section").
 
 use std::ffi::{CStr, c_int, c_void};
 

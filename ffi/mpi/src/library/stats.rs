@@ -210,7 +210,8 @@ impl Function {
         }
     }
 
-    /// About how many bytes a call moves on each of `size` ranks, if a part of a message has `bytes`.
+    /// About how many bytes a call moves on each of `size` ranks, if a part of a message has
+    /// `bytes`.
     pub fn moves(self, bytes: u64, size: usize) -> u64 {
         match self.across_nodes() {
             Some(Across::Whole) => bytes,
@@ -228,14 +229,14 @@ pub enum Outcome {
     Nodes,
     /// The message is one that the MPI library moves as fast.
     Small,
-    /// The communicator is an intercommunicator, or has one rank, or one on each machine; or it spans
-    /// several machines, and this is nothing that is done across them.
+    /// The communicator is an intercommunicator, or has one rank, or one on each machine; or it
+    /// spans several machines, and this is nothing that is done across them.
     Communicator,
     /// The arguments are not ours to judge: the MPI library says what is wrong with them. Or the
     /// operation or datatype of a reduction is the user's own.
     Arguments,
-    /// The MPI library is as fast: dense bytes, or long pieces, that are packed; a collective that is longer
-    /// than what is faster here; or a class of calls that the governor forwards.
+    /// The MPI library is as fast: dense bytes, or long pieces, that are packed; a collective that
+    /// is longer than what is faster here; or a class of calls that the governor forwards.
     NoGain,
     /// No team could be made of the ranks, or it has no way that pays.
     NoTeam,
@@ -331,9 +332,9 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-/// All numbers of a rank as one line of JSON, which `libcopy mpi report` reads; `messages` are those of
-/// messages, `early` those of collectives that returned early, `off` says what is off and why, `bootstrap` who
-/// takes part, `classes` is the governor's list.
+/// All numbers of a rank as one line of JSON, which `libcopy mpi report` reads; `messages` are
+/// those of messages, `early` those of collectives that returned early, `off` says what is off and
+/// why, `bootstrap` who takes part, `classes` is the governor's list.
 pub fn line(
     own: &Identity,
     messages: &[(&str, u64)],

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! `MPI_Status`, whose places differ between the libraries: Open MPI has source, tag, error, a flag
-//! and a count of bytes; MPICH's ABI has the count in two halves first, the flag in the upper one. In
-//! the standard ABI source, tag and error come first, and what the rest means is the library's affair,
-//! which is asked.
+//! and a count of bytes; MPICH's ABI has the count in two halves first, the flag in the upper one.
+//! In the standard ABI source, tag and error come first, and what the rest means is the library's
+//! affair, which is asked.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -31,8 +31,8 @@ impl Room {
         given_or(status, self.pointer())
     }
 
-    /// The same with room that nothing has been written to: to be read only where a function of the library has
-    /// succeeded, which then has written it.
+    /// The program's status, or this room if it wants none. The room has not been written to: it
+    /// may be read only where a function of the library has succeeded, which then has written it.
     #[inline(always)]
     pub fn instead_of_uninit(room: &mut MaybeUninit<Room>, status: *mut c_void) -> *mut c_void {
         given_or(status, room.as_mut_ptr().cast())

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Other libraries with `MPI_` names in this process: profilers, tracers, and a program's own wrappers.
+//! Other libraries with `MPI_` names in this process: profilers, tracers, and a program's own
+//! wrappers.
 //!
-//! One *in front of us* is found by callers before us. What it wraps to `PMPI_` goes past us, so a receive
-//! may get a header that nobody here replaces by the data. One *behind us* is found by us before the MPI
-//! library: what is forwarded for the program goes to it, and it has to see whole calls, not a part of
-//! each. Either way a feature whose functions are wrapped is off, on all ranks: [`wrapped`] is this
-//! rank's verdict.
+//! One *in front of us* is found by callers before us. What it wraps to `PMPI_` goes past us, so a
+//! receive may get a header that nobody here replaces by the data. One *behind us* is found by us
+//! before the MPI library: what is forwarded for the program goes to it, and it has to see whole
+//! calls, not a part of each. Either way a feature whose functions are wrapped is off, on all
+//! ranks: [`wrapped`] is this rank's verdict.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::fmt;
@@ -193,8 +194,8 @@ pub fn switched_off() -> impl Iterator<Item = (&'static str, &'static Wrapped)> 
         .filter_map(|(feature, name)| Some((*name, wrapped(*feature)?)))
 }
 
-/// The function `MPI_X` of the next library with that name, if this is another one than the MPI library,
-/// whose `PMPI_X` is at `library`.
+/// The function `MPI_X` of the next library with that name, if this is another one than the MPI
+/// library, whose `PMPI_X` is at `library`.
 pub fn behind(profiling_name: &CStr, library: usize) -> Option<usize> {
     let name = profiling_name.to_bytes_with_nul().strip_prefix(b"P")?;
     let name = CStr::from_bytes_with_nul(name)
@@ -238,8 +239,9 @@ impl Files {
         file.is_some() && file != self.own && file != self.of(library)
     }
 
-    /// Which of the symbols of these functions another file than ours and the MPI library's may define, so that whether one is
-    /// wrapped has to be looked at more closely: `MPI_X`, `MPI_X_c`, and Fortran's `mpi_x_`.
+    /// Which of the symbols of these functions another file than ours and the MPI library's may
+    /// define, so that whether one is wrapped has to be looked at more closely: `MPI_X`, `MPI_X_c`,
+    /// and Fortran's `mpi_x_`.
     fn suspects(&self, names: &[&str]) -> Vec<[bool; 3]> {
         let Some(own) = self.own else {
             return vec![[false; 3]; names.len()];
@@ -340,9 +342,9 @@ fn next(name: &CStr) -> Option<usize> {
     (found != 0).then_some(found)
 }
 
-/// Whether the symbol at an address is a definition. In a program at a fixed address it may stand for
-/// the program's entry for a function of another file (System V ABI for x86-64, section 5.2, "Function
-/// Addresses").
+/// Whether the symbol at an address is a definition. In a program at a fixed address it may stand
+/// for the program's entry for a function of another file (System V ABI for x86-64, section 5.2,
+/// "Function Addresses").
 fn is_defined(address: usize) -> bool {
     const RTLD_DL_SYMENT: c_int = 1;
     let mut symbol: *mut c_void = std::ptr::null_mut();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Whether MPI's world model is there (MPI 4.1, section 11.2): `MPI_COMM_WORLD` and `MPI_COMM_SELF` exist
-//! from `MPI_Init` to `MPI_Finalize` only, and so do attributes that outlive sessions. A program may use
-//! sessions alone, before, beside and after; whatever needs the world asks here first, and is forwarded
-//! where it is not there.
+//! Whether MPI's world model is there (MPI 4.1, section 11.2): `MPI_COMM_WORLD` and `MPI_COMM_SELF`
+//! exist from `MPI_Init` to `MPI_Finalize` only, and so do attributes that outlive sessions. A
+//! program may use sessions alone, before, beside and after; whatever needs the world asks here
+//! first, and is forwarded where it is not there.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -69,17 +69,17 @@ pub fn finish_end() {
     }
 }
 
-/// Has both be done before it ends where `MPI_Finalize` goes past us, because a tool in front of us wraps it:
-/// the first thing that the MPI library does there is to delete the attributes of `MPI_COMM_SELF` (MPI
-/// 4.1, section 11.2.4).
+/// Has both be done before it ends where `MPI_Finalize` goes past us, because a tool in front of us
+/// wraps it: the first thing that the MPI library does there is to delete the attributes of
+/// `MPI_COMM_SELF` (MPI 4.1, section 11.2.4).
 pub fn watch_end(abi: &Abi) {
     static WATCHED: AtomicBool = AtomicBool::new(false);
     if WATCHED.swap(true, Ordering::Relaxed) || tools::in_front("Finalize").is_none() {
         return;
     }
     let mut keyval = 0;
-    // SAFETY: functions of the types that the standard asks for, a writable output, and a communicator
-    // that is there.
+    // SAFETY: functions of the types that the standard asks for, a writable output, and a
+    // communicator that is there.
     unsafe {
         if pmpi::comm_create_keyval(
             attributes::copy_attribute,
@@ -105,8 +105,8 @@ unsafe extern "C" fn delete(
     0
 }
 
-/// Has the error handler of `MPI_COMM_WORLD` hear of an error that belongs to no communicator, if there is
-/// one.
+/// Has the error handler of `MPI_COMM_WORLD` hear of an error that belongs to no communicator, if
+/// there is one.
 pub fn raise(code: c_int) {
     if let (true, Ok(abi)) = (is_active(), abi::get()) {
         // SAFETY: a communicator that is there.

@@ -42,7 +42,8 @@ pub enum Mode {
 }
 
 impl Elements {
-    /// Counts a use of their type; whether it has earned a layout. Those of another type are forwarded.
+    /// Counts a use of their type; whether it has earned a layout. Those of another type are
+    /// forwarded.
     #[inline]
     pub fn have_earned(self, world: &World, comm: Word) -> bool {
         let what = Use {

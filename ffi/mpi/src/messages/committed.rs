@@ -2,9 +2,9 @@
 
 //! `MPIX_Type_commit_comm` and `MPIX_Type_free_comm` ("FALCON-X: Zero-copy MPI derived datatype
 //! processing on modern CPU and GPU architectures", section 6.2): the processes of a communicator
-//! commit a type together. It gets the same number everywhere, the one behind the largest that any of
-//! them has given, and all get to know what it is, so that not even the first message has to send its
-//! layout.
+//! commit a type together. It gets the same number everywhere, the one behind the largest that any
+//! of them has given, and all get to know what it is, so that not even the first message has to
+//! send its layout.
 //!
 //! Each process may have its own layout under the number, as sender and receiver may.
 
@@ -13,11 +13,12 @@ use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use libcopy::datatype::Layout;
 use libcopy::datatype::canonical::Form;
+use libcopy::datatype::{Layout, room};
 use libcopy::p2p::events::{Event, note};
 use libcopy::p2p::header::Header;
 
+use crate::bootstrap::own_collectives::allgather;
 use crate::comm::communicator;
 use crate::comm::processes::world;
 use crate::decide::active::active;
@@ -62,7 +63,7 @@ pub fn layout(header: &Header) -> Option<Layout> {
     let count = header.total.checked_div(element.form.size())?;
     let layout = Layout::from_repeated_form(&element.form, count, element.extent).ok()?;
     drop(elements);
-    let words = layout.form().to_words();
+    let words = layout.form().to_words().ok()?;
     let same = words.len() as u64 == header.layout_words
         && libcopy::p2p::hash(&words) == header.layout_hash
         && layout.size() == header.total;
@@ -81,7 +82,9 @@ fn hand_round(abi: &'static Abi, comm: Word, datatype: Word) -> Option<()> {
     earned::keep(abi, datatype);
     let own = datatype::of(abi, datatype);
     let form = own.as_ref().and_then(|own| own.datatype.as_ref());
-    let mut words = form.map_or_else(Vec::new, |datatype| datatype.commit().to_words());
+    // Without words, the others do not know this type.
+    let words = form.and_then(|datatype| datatype.commit().ok()?.to_words().ok());
+    let mut words = words.unwrap_or_default();
     if words.len() > MOST_WORDS {
         words.clear();
     }
@@ -105,10 +108,16 @@ fn hand_round(abi: &'static Abi, comm: Word, datatype: Word) -> Option<()> {
     let mut total: c_int = 0;
     for count in &counts {
         places.push(total);
-        // None if the sum does not fit into an `int`; all ranks find the same, since all have the same counts.
+        // None if the sum does not fit into an `int`; all ranks find the same, since all have the
+        // same counts.
         total = total.checked_add(*count)?;
     }
-    let mut all = vec![0u64; total as usize / 8];
+    // Nobody takes part unless all have room for the words.
+    let room = room::filled(0u64, total as usize / 8);
+    let have_room = allgather(abi, comm, [u64::from(room.is_ok()), 0], known.size)?;
+    let mut all = room
+        .ok()
+        .filter(|_| have_room.iter().all(|one| one[0] == 1))?;
     // SAFETY: all processes are here; as many words from each as its card says.
     let answer = unsafe {
         pmpi::allgatherv(

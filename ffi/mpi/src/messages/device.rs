@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Functions that send out of device memory, for the receiver to copy the elements there. `None` everywhere means that a
-//! message goes another way, packed.
+//! Functions that send out of device memory, for the receiver to copy the elements there. `None`
+//! everywhere means that a message goes another way, packed.
 
 use std::ffi::{c_int, c_void};
 
@@ -62,8 +62,8 @@ pub unsafe fn isend(
     caught(|| gpu::inside(send))
 }
 
-/// `MPI_Send_init` and its relatives, whose starts offer what is sent ([`Plan::start_on_device`]); `make` makes the request, of
-/// what is in the place of the elements.
+/// `MPI_Send_init` and its relatives, whose starts offer what is sent ([`Plan::start_on_device`]);
+/// `make` makes the request, of what is in the place of the elements.
 ///
 /// [`Plan::start_on_device`]: crate::messages::sending::Plan::start_on_device
 #[cold]

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Messages under the governor ([`libcopy::policy::governor::Paced`]). A class is a function that sends, a receiver, a
-//! power of two of bytes, a kind of elements (dense, or in pieces of a power of two of bytes that follow a rule or do
-//! not), and what these are laid out over ([`Extent`]). The sender decides alone: a receiver looks at each message that comes.
+//! Messages under the governor ([`libcopy::policy::governor::Paced`]). A class is a function that
+//! sends, a receiver, a power of two of bytes, a kind of elements (dense, or in pieces of a power
+//! of two of bytes that follow a rule or do not), and what these are laid out over ([`Extent`]).
+//! The sender decides alone: a receiver looks at each message that comes.
 //!
-//! Only what the thresholds intercept has a class. Between trials a message costs one comparison more, and nothing of
-//! it is taken note of. In a trial the class knows which of its messages are under way.
+//! Only what the thresholds intercept has a class. Between trials a message costs one comparison
+//! more, and nothing of it is taken note of. In a trial the class knows which of its messages are
+//! under way.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -87,8 +89,9 @@ impl Shape {
     }
 }
 
-/// What tells layouts of one [`Shape`] apart: doubles a cache line apart take several times as long as doubles next but one
-/// to each other, and which way is faster differs. The faces of a cube on two sides are the same.
+/// What tells layouts of one [`Shape`] apart: doubles a cache line apart take several times as long
+/// as doubles next but one to each other, and which way is faster differs. The faces of a cube on
+/// two sides are the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Extent {
     bytes: u64,
@@ -135,8 +138,8 @@ struct Key {
 }
 
 impl Key {
-    /// The same for all receivers, on all ranks: in programs whose ranks do the same they try the other way together, as
-    /// one message that is faster among many that are not shows nothing.
+    /// The same for all receivers, on all ranks: in programs whose ranks do the same they try the
+    /// other way together, as one message that is faster among many that are not shows nothing.
     fn seed(&self) -> u64 {
         let shape = match self.shape {
             Shape::Dense => 0,
@@ -155,8 +158,8 @@ impl Key {
 #[derive(Debug)]
 pub struct Class {
     key: Key,
-    /// Messages that go the leader's way before the governor is asked again. Where threads change it at the same time, it
-    /// is wrong by a few.
+    /// Messages that go the leader's way before the governor is asked again. Where threads change
+    /// it at the same time, it is wrong by a few.
     left: AtomicU64,
     /// Whether these are forwarded.
     forwards: AtomicBool,
@@ -190,16 +193,16 @@ impl Class {
         left > 0
     }
 
-    /// Messages that are under way. Those that the receiver has not got yet count, whether the program has its buffers back
-    /// or not: what a sender gains by running ahead of a slow receiver, it loses with the first message that has to wait
-    /// for that, whichever way it goes.
+    /// Messages that are under way. Those that the receiver has not got yet count, whether the
+    /// program has its buffers back or not: what a sender gains by running ahead of a slow
+    /// receiver, it loses with the first message that has to wait for that, whichever way it goes.
     fn under_way(&self, world: &World) -> usize {
         let watched = self.watched.load(Ordering::Acquire);
         watched.max(world.segment.under_way(world.me, self.key.member))
     }
 
-    /// The way of the next message. If it belongs to a trial, the second result lives until the program may have its
-    /// buffer back.
+    /// The way of the next message. If it belongs to a trial, the second result lives until the
+    /// program may have its buffer back.
     pub fn next(&'static self, world: &World) -> (Decision, Option<Watched>) {
         if self.take() {
             (self.decided(), None)
@@ -256,14 +259,15 @@ impl Drop for Watched {
 /// Messages that are decided on in advance.
 const AHEAD: u64 = 64;
 
-/// Classes of one receiver that a process has. Where there are more, as with many ranks on a machine, messages to all other
-/// receivers that differ in nothing else have a class together.
+/// Classes of one receiver that a process has. Where there are more, as with many ranks on a
+/// machine, messages to all other receivers that differ in nothing else have a class together.
 const MOST_CLASSES: usize = 1024;
-/// Classes of several receivers that a process has; what does not belong to one of them is intercepted.
+/// Classes of several receivers that a process has; what does not belong to one of them is
+/// intercepted.
 const MOST_SHARED: usize = 1024;
 
-/// Layouts of one shape to one receiver that have classes of their own. What comes later shares one more: a program whose
-/// layouts change all the time would never find out anything otherwise.
+/// Layouts of one shape to one receiver that have classes of their own. What comes later shares one
+/// more: a program whose layouts change all the time would never find out anything otherwise.
 const MOST_LAYOUTS: usize = 8;
 
 /// Classes by what they have in common but the extent.
@@ -274,7 +278,8 @@ struct Group {
 }
 
 impl Group {
-    /// The class of messages that have this in common, or one that several layouts share; `None` if there are too many.
+    /// The class of messages that have this in common, or one that several layouts share; `None` if
+    /// there are too many.
     fn class(&mut self, key: Key, most: usize) -> Option<&'static Class> {
         let of_all = Key {
             extent: Extent::default(),
@@ -304,8 +309,8 @@ struct Classes {
 }
 
 impl Classes {
-    /// The class of messages that have this in common, or the one that their receiver shares with others; `None` if there
-    /// are too many.
+    /// The class of messages that have this in common, or the one that their receiver shares with
+    /// others; `None` if there are too many.
     fn class(&mut self, key: Key) -> Option<&'static Class> {
         let of_all = Key {
             member: None,
@@ -330,7 +335,8 @@ static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
 /// Whether any class is forwarded, or was.
 static SOME_FORWARD: AtomicBool = AtomicBool::new(false);
 
-/// Whether the governor decides about messages: not where the environment says what is done with them.
+/// Whether the governor decides about messages: not where the environment says what is done with
+/// them.
 static IS_GOVERNED: LazyLock<bool> =
     LazyLock::new(|| is_wanted() && active::least().is_none() && !protocol::are_asked());
 
@@ -379,8 +385,8 @@ fn find(kind: Kind, function: Function, to: Address) -> Option<Option<&'static C
     is_same.then_some(place.class)
 }
 
-/// Whether a message belongs to a class that is forwarded, before anything else is found out about it. Then its length
-/// is none that names a slot: such a message belongs to no class.
+/// Whether a message belongs to a class that is forwarded, before anything else is found out about
+/// it. Then its length is none that names a slot: such a message belongs to no class.
 #[inline]
 pub fn is_forwarded(what: Elements, function: Function, to: Address) -> bool {
     if !SOME_FORWARD.load(Ordering::Relaxed) {
@@ -618,11 +624,12 @@ mod tests {
         assert_eq!(number(&classes), 2 * (MOST_LAYOUTS + 1));
     }
 
-    /// A program that sends two layouts of one shape in turns, of which one is faster intercepted and the other one
-    /// forwarded.
+    /// A program that sends two layouts of one shape in turns, of which one is faster intercepted
+    /// and the other one forwarded.
     #[test]
     fn a_layout_does_not_go_the_way_that_is_better_for_another() {
-        // Doubles of which several lie in a cache line, and doubles of which one does. What they take either way.
+        // Doubles of which several lie in a cache line, and doubles of which one does. What they
+        // take either way.
         let layouts = [(spread(16), [80u64, 100]), (spread(1024), [100, 77])];
         let mut classes = Classes::default();
         let (mut now, mut spent, mut best, mut random) = (0, 0, 0, 7u64);

@@ -119,7 +119,7 @@ impl Arrival {
         Arrival::make(world, (base, count, datatype), comm, (least, when))
     }
 
-    /// The same for elements of any length, which may get the beginning of a header.
+    /// Where elements of any length go, which may get the beginning of a header.
     pub fn of_any_length(
         world: &World,
         (base, count, datatype): (*mut c_void, Option<usize>, Word),
@@ -197,7 +197,7 @@ impl Arrival {
         })
     }
 
-    /// The same after a matched probe that has found a header of `bytes` bytes.
+    /// What a matched probe has found goes there: a header of `bytes` bytes.
     pub fn of_header(self, bytes: u64) -> Arrival {
         Arrival {
             header: Some(bytes),
@@ -210,8 +210,8 @@ impl Arrival {
         self.comm
     }
 
-    /// What was received is there, as far as the library knows, which says so with this code. If it is a header, or the
-    /// beginning of one, fetches the data, or begins to.
+    /// What was received is there, as far as the library knows, which says so with this code. If it
+    /// is a header, or the beginning of one, fetches the data, or begins to.
     pub fn complete(&self, world: &World, status: Status, code: c_int) -> Option<Fetching> {
         if code != 0 || status.bytes() > self.capacity {
             let cut = self.cut(world, status, code);
@@ -224,7 +224,8 @@ impl Arrival {
         self.fetch(world, slot, status.source())
     }
 
-    /// The same, for the status of the program; returns an error code that the library has not reported, or 0.
+    /// As [`Arrival::complete`], waiting until the data is there, whose length the program's status
+    /// gets; returns an error code that the library has not reported, or 0.
     pub fn conclude(&self, world: &World, status: Status, code: c_int) -> c_int {
         match self.complete(world, status, code).map(|it| it.wait(world)) {
             None => 0,
@@ -241,7 +242,8 @@ impl Arrival {
         }
     }
 
-    /// The library has received less than a header, or says that it has: receives the beginning of the message.
+    /// The library has received less than a header, or says that it has: receives the beginning of
+    /// the message.
     #[cold]
     fn cut(&self, world: &World, status: Status, code: c_int) -> Option<Failed> {
         if code != 0 && !truncation::is_truncation(world, code) || status.is_cancelled() {
@@ -268,7 +270,8 @@ impl Arrival {
         // Where the library has left the buffer as it was, it stays so.
         let is_there = code == 0 || world.choice.delivers_beginnings();
         let wanted = if is_there { self.capacity } else { 0 };
-        // SAFETY: the program's elements, which it has lent until the request is complete; no more than they hold.
+        // SAFETY: the program's elements, which it has lent until the request is complete; no more
+        // than they hold.
         unsafe { truncation::receive(world, found, view, (wanted, self.capacity)) }
     }
 
@@ -310,7 +313,8 @@ impl Arrival {
         }
         if header.total > self.capacity {
             let room = (self.capacity, self.capacity);
-            // SAFETY: the program's elements, which it has lent until the request is complete; no more than they hold.
+            // SAFETY: the program's elements, which it has lent until the request is complete; no
+            // more than they hold.
             let failed = unsafe { truncation::receive(world, (sender, number), view, room) }?;
             return Some(Fetching::Over(Err(failed)));
         }
@@ -336,8 +340,8 @@ impl Arrival {
     fn pull(&self, world: &World, header: &Header, view: &View) -> Fetching {
         let total = header.total;
         // A device may copy longer than `world` is borrowed.
-        // SAFETY: the slot says that the header is the one which its sender posted. The program has lent its buffer to
-        // the receive, which is not complete before what this returns is over.
+        // SAFETY: the slot says that the header is the one which its sender posted. The program has
+        // lent its buffer to the receive, which is not complete before what this returns is over.
         let begun = unsafe {
             match processes::world() {
                 Some(lasting) => lasting.begin(header, view, self.capacity),

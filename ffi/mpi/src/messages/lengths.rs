@@ -17,14 +17,15 @@ pub fn is_special(bytes: u64) -> bool {
     slot_of(bytes).is_some_and(|slot| RETIRED.load(Ordering::Acquire) >> slot & 1 == 0)
 }
 
-/// Dense messages of fewer bytes are forwarded; until it is known whether any are, what is shorter than
-/// headers.
+/// Dense messages of fewer bytes are forwarded; until it is known whether any are, what is shorter
+/// than headers.
 static LEAST: AtomicU64 = AtomicU64::new(header::SHORTEST);
 
 /// Messages of fewer bytes are forwarded, dense ones or others; 0 until that is known.
 static LEAST_OF_ALL: AtomicU64 = AtomicU64::new(0);
 
-/// Learns from how many bytes on messages are intercepted, dense ones and others; `None` if none are.
+/// Learns from how many bytes on messages are intercepted, dense ones and others; `None` if none
+/// are.
 pub fn learn(least: Option<[u64; 2]>) {
     let [dense, other] = least.unwrap_or([u64::MAX; 2]);
     LEAST.store(dense, Ordering::Relaxed);
@@ -49,7 +50,8 @@ pub fn is_passed(bytes: u64) -> bool {
     bytes < LEAST.load(Ordering::Relaxed) && !is_special(bytes)
 }
 
-/// Slots that messages inside this machine do not use any more, whose length is to be looked at all the same.
+/// Slots that messages inside this machine do not use any more, whose length is to be looked at all
+/// the same.
 static RESERVED: AtomicU64 = AtomicU64::new(0);
 
 /// Takes a slot for something else than messages inside this machine.
@@ -59,7 +61,8 @@ pub fn reserve(world: &World, slot: usize) {
     RETIRED.fetch_and(!(1 << slot), Ordering::Release);
 }
 
-/// A message of the program's own has the length that names this slot: the slot is never used again.
+/// A message of the program's own has the length that names this slot: the slot is never used
+/// again.
 #[cold]
 pub fn retire(world: &World, slot: usize) {
     let retired = world.endpoint.retire(slot) & !RESERVED.load(Ordering::Relaxed);

@@ -2,9 +2,9 @@
 
 //! Messages between two processes of one machine, past the MPI library's own copying.
 //!
-//! Matching stays with the MPI library: in place of its data a message carries a [`libcopy::p2p::header`], and
-//! the receiver of that fetches the data. `docs/design/p2p-protocol.md` says why nothing can be reordered,
-//! mistaken or left waiting.
+//! Matching stays with the MPI library: in place of its data a message carries a
+//! [`libcopy::p2p::header`], and the receiver of that fetches the data.
+//! `docs/design/p2p-protocol.md` says why nothing can be reordered, mistaken or left waiting.
 
 pub mod arguments;
 pub mod committed;

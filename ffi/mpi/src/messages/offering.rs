@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Which messages out of device memory may be offered to their receivers ([`gpu::Offer`]), and how that is done.
+//! Which messages out of device memory may be offered to their receivers ([`gpu::Offer`]), and how
+//! that is done.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -20,7 +21,8 @@ use crate::types::datatype::Known;
 pub enum Patience {
     /// As long as it takes, and then for the receiver.
     Blocking,
-    /// As long as it takes, but the message may not need this process later while that waits elsewhere.
+    /// As long as it takes, but the message may not need this process later while that waits
+    /// elsewhere.
     Start,
     /// Not at all, nor may the message need this process later while that waits elsewhere.
     None,
@@ -59,8 +61,8 @@ impl Candidate {
         })
     }
 
-    /// Offers it, as its slot says from now on; `offer` is told the number of the receiver's process. `None` if it goes
-    /// another way.
+    /// Offers it, as its slot says from now on; `offer` is told the number of the receiver's
+    /// process. `None` if it goes another way.
     pub fn post(
         &self,
         world: &World,

@@ -2,9 +2,9 @@
 
 //! Memory for packed bytes.
 
-/// Room for packed bytes. Open MPI (4.1 and 5.0) writes all bytes of a message that is longer than what it is
-/// received into, before it says so, if those are dense; so there is more room behind, of which only pages
-/// that are written to take memory.
+/// Room for packed bytes. Open MPI (4.1 and 5.0) writes all bytes of a message that is longer than
+/// what it is received into, before it says so, if those are dense; so there is more room behind,
+/// of which only pages that are written to take memory.
 #[derive(Debug)]
 pub struct Memory(pub *mut u8);
 

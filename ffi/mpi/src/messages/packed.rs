@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Short messages of derived types: packed here, moved by the MPI library as bytes, unpacked here. Both
-//! libraries move bytes sooner than elements, which they pack themselves.
+//! Short messages of derived types: packed here, moved by the MPI library as bytes, unpacked here.
+//! Both libraries move bytes sooner than elements, which they pack themselves.
 //!
-//! Neither side needs the other for that: the packed bytes of elements are what both libraries send for
-//! them (between processes of one machine, where numbers look the same), so each side may do so alone.
+//! Neither side needs the other for that: the packed bytes of elements are what both libraries send
+//! for them (between processes of one machine, where numbers look the same), so each side may do so
+//! alone.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -55,7 +56,8 @@ struct Peer {
     is_here: bool,
 }
 
-/// What a thread needs for a message: to find all of it takes as long as a short message's bytes do.
+/// What a thread needs for a message: to find all of it takes as long as a short message's bytes
+/// do.
 #[derive(Debug)]
 struct ThreadState {
     /// All of it for what is sent, and for what is received.
@@ -76,8 +78,8 @@ thread_local! {
     static THREAD_STATE: Cell<Option<Box<ThreadState>>> = const { Cell::new(None) };
 }
 
-/// Does `work` with what this thread has at hand. Within it, this thread's other messages, which functions
-/// of the program's may send that the library calls, have another state.
+/// Does `work` with what this thread has at hand. Within it, this thread's other messages, which
+/// functions of the program's may send that the library calls, have another state.
 fn with_thread_state<R>(work: impl FnOnce(&mut ThreadState) -> Option<R>) -> Option<R> {
     static NO_ROOM: AtomicBool = AtomicBool::new(false);
     let result = THREAD_STATE.try_with(|place| {
@@ -143,7 +145,8 @@ impl ThreadState {
         Some((ready.prepared.as_deref()?, ready.bytes, memory))
     }
 
-    /// Whether a rank of a communicator is another process of this machine; for any source, whether all are.
+    /// Whether a rank of a communicator is another process of this machine; for any source, whether
+    /// all are.
     fn is_here(&mut self, world: &World, side: Side, rank: c_int, comm: Word) -> bool {
         let generation = communicator::generation(comm);
         let last = &self.peer[side as usize];
@@ -213,9 +216,9 @@ impl Ready {
     }
 }
 
-/// If packing elements here takes so much less than in the library that it pays, after how many messages that is to be found
-/// out again: so that it takes at most 1 % of the time in which these are packed. Those of a receive are packed to find
-/// out, too: what is in them does not matter.
+/// If packing elements here takes so much less than in the library that it pays, after how many
+/// messages that is to be found out again: so that it takes at most 1 % of the time in which these
+/// are packed. Those of a receive are packed to find out, too: what is in them does not matter.
 #[cold]
 fn pays(
     world: &World,
@@ -238,7 +241,8 @@ fn pays(
     let pack = |count, datatype| {
         let mut end = 0;
         let (from, room) = (what.buffer.cast_const(), (bytes + MORE) as c_int);
-        // SAFETY: the program's elements, of which it has sent or received such before; room for more.
+        // SAFETY: the program's elements, of which it has sent or received such before; room for
+        // more.
         unsafe { pmpi::pack(from, count, datatype, to.cast(), room, &mut end, comm) == 0 }
     };
     let theirs = || pack(count, what.datatype);
@@ -303,8 +307,8 @@ unsafe fn pack(
     Some(Bytes { at, number })
 }
 
-/// Receives bytes with `receive`, which is told where and writes a status, and unpacks them; `None` if the
-/// elements are not unpacked here.
+/// Receives bytes with `receive`, which is told where and writes a status, and unpacks them; `None`
+/// if the elements are not unpacked here.
 ///
 /// # Safety
 ///

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Probes: a message whose length names a slot that is under way to us is as long as that slot says.
+//! Probes: a message whose length names a slot that is under way to us is as long as that slot
+//! says.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -17,9 +18,9 @@ use crate::library::status::Status;
 use crate::messages::remote;
 use libcopy::lock::lock;
 
-/// A message that was found, and whose length names a slot that is not under way to us: the sender, the
-/// slot, and the sequence of the slot's last message. Either the program's own message has that length, or
-/// another thread has received the header since it was found.
+/// A message that was found, and whose length names a slot that is not under way to us: the sender,
+/// the slot, and the sequence of the slot's last message. Either the program's own message has that
+/// length, or another thread has received the header since it was found.
 #[derive(Clone, Copy, Debug)]
 pub struct Gone(usize, usize, u64);
 
@@ -36,11 +37,13 @@ impl Gone {
     }
 }
 
-/// Corrects the length of a message that was found. `Some` if it may have been a header that another thread
-/// has received since: then the caller probes again. A second probe that gives the same [`Gone`] has found
-/// the program's own message, since a header leaves the library's queue before its slot's state changes.
+/// Corrects the length of a message that was found. `Some` if it may have been a header that
+/// another thread has received since: then the caller probes again. A second probe that gives the
+/// same [`Gone`] has found the program's own message, since a header leaves the library's queue
+/// before its slot's state changes.
 pub fn correct(world: &World, comm: Word, status: Status) -> Option<Gone> {
-    // Open MPI 4.1 looks into a short message after another thread may have received it, and says -14 bytes.
+    // Open MPI 4.1 looks into a short message after another thread may have received it, and says
+    // -14 bytes.
     if status.bytes() > i64::MAX as u64 && has_threads(world) {
         return Some(Gone::UNKNOWN);
     }

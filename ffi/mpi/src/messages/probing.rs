@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Probes, whose statuses are corrected: what the library has found may be the header of a longer message.
+//! Probes, whose statuses are corrected: what the library has found may be the header of a longer
+//! message.
 
 use std::ffi::{c_int, c_void};
 
@@ -11,8 +12,9 @@ use crate::library::pmpi::forward;
 use crate::library::status::{Room, Status, is_ignored};
 use crate::messages::{probes, remote};
 
-/// Calls a probe, which returns its code and whether it found a message, with a status, and corrects what
-/// that says. Probes again if another thread has received the message before its length was known.
+/// Calls a probe, which returns its code and whether it found a message, with a status, and
+/// corrects what that says. Probes again if another thread has received the message before its
+/// length was known.
 ///
 /// # Safety
 ///

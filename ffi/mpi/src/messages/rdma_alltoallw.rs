@@ -2,9 +2,10 @@
 
 //! `MPI_Alltoallw` and `MPI_Neighbor_alltoallw` between machines over RDMA.
 //!
-//! All parts are messages on a communicator of ours with the same ranks ([`remote::meet`]): those that RDMA takes to another
-//! machine, like a message of the program's, and all others, those inside a machine among them, through the MPI library.
-//! Whether a call is done so depends only on its communicator, so that all ranks see it alike.
+//! All parts are messages on a communicator of ours with the same ranks ([`remote::meet`]): those
+//! that RDMA takes to another machine, like a message of the program's, and all others, those
+//! inside a machine among them, through the MPI library. Whether a call is done so depends only on
+//! its communicator, so that all ranks see it alike.
 
 use std::ffi::{c_int, c_void};
 
@@ -59,7 +60,8 @@ impl<N: Count, P: Copy> Side<N, P> {
         }
     }
 
-    /// One part for each of these ranks but `MPI_PROC_NULL`; `bytes` is what a place means. `None` if there can be none.
+    /// One part for each of these ranks but `MPI_PROC_NULL`; `bytes` is what a place means. `None`
+    /// if there can be none.
     ///
     /// # Safety
     ///
@@ -194,7 +196,8 @@ impl Transfer {
 /// The elements of `to` are readable, those of `from` writable.
 unsafe fn exchange(world: &World, channel: Word, from: &[Part], to: &[Part]) -> c_int {
     let mut result = Ok(());
-    // SAFETY: the caller's promise: this function returns when all transfers are complete, or cannot be completed.
+    // SAFETY: the caller's promise: this function returns when all transfers are complete, or
+    // cannot be completed.
     let (receives, sends) = unsafe {
         let receives = from
             .iter()
@@ -236,8 +239,8 @@ unsafe fn exchange(world: &World, channel: Word, from: &[Part], to: &[Part]) -> 
     result.err().unwrap_or(0)
 }
 
-/// A call over RDMA, if its communicator is one whose ranks can all be reached so. `sides` gives what is received and what is
-/// sent.
+/// A call over RDMA, if its communicator is one whose ranks can all be reached so. `sides` gives
+/// what is received and what is sent.
 ///
 /// # Safety
 ///

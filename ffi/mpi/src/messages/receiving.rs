@@ -32,11 +32,13 @@ pub fn arrival(
     )
 }
 
-/// After `MPI_Recv` or a relative with this code: what has come may be a header, or the beginning of one.
+/// After `MPI_Recv` or a relative with this code: what has come may be a header, or the beginning
+/// of one.
 ///
 /// # Safety
 ///
-/// The library wrote the status if it did not fail, or says that a message was too long; the elements are writable.
+/// The library wrote the status if it did not fail, or says that a message was too long; the
+/// elements are writable.
 pub unsafe fn arrived(
     world: &World,
     what: Elements,
@@ -69,8 +71,8 @@ pub fn may_be_header(bytes: u64) -> bool {
     world().is_some_and(|world| header::slot_of(bytes).is_some_and(|slot| !world.is_unposted(slot)))
 }
 
-/// The same as [`arrived`] for what the library has received elsewhere and what was copied to host memory: address and bytes
-/// of that.
+/// As [`arrived`], of what the library has received elsewhere and what was copied to host memory:
+/// address and bytes of that.
 ///
 /// # Safety
 ///

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Messages between machines over RDMA ([`crate::rdma`]): which they are, how they are sent, and what becomes of their
-//! headers.
+//! Messages between machines over RDMA ([`crate::rdma`]): which they are, how they are sent, and
+//! what becomes of their headers.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::AtomicBool;
@@ -52,8 +52,8 @@ fn spans_machines() -> bool {
     bootstrap::world().is_some_and(|world| world.everywhere && !world.is_whole())
 }
 
-/// Whether all ranks have agreed to work together, are on several machines, and want messages to go over RDMA; the same on
-/// all of them.
+/// Whether all ranks have agreed to work together, are on several machines, and want messages to go
+/// over RDMA; the same on all of them.
 static JOINT: AtomicBool = AtomicBool::new(false);
 
 /// Whether collectives may have to be done over RDMA; the same on all ranks.
@@ -77,7 +77,8 @@ pub fn start(abi: &'static Abi) {
     JOINT.store(true, Relaxed);
     // Where several threads call, nobody could say in which order messages were sent.
     if let Some(world) = world().filter(|world| !has_threads(world) && !lengths::is_off()) {
-        // Before a header may come, and before the first message of the program's own that has its length.
+        // Before a header may come, and before the first message of the program's own that has its
+        // length.
         lengths::reserve(world, rdma::SLOT);
         POSSIBLE.store(true, Relaxed);
     }
@@ -88,8 +89,9 @@ pub fn start(abi: &'static Abi) {
     }
 }
 
-/// Has the processes of a communicator whose ranks have all agreed find out who can be reached over RDMA. All of them
-/// call this. A communicator of ours with the same ranks, if all of them can be; the same on all of them.
+/// Has the processes of a communicator whose ranks have all agreed find out who can be reached over
+/// RDMA. All of them call this. A communicator of ours with the same ranks, if all of them can be;
+/// the same on all of them.
 pub fn meet(abi: &'static Abi, comm: Word, known: &Comm) -> Option<Word> {
     if !spans_machines() {
         return None;
@@ -105,7 +107,8 @@ pub fn meet(abi: &'static Abi, comm: Word, known: &Comm) -> Option<Word> {
     *known.rdma_channel.get_or_init(met)
 }
 
-/// The rank in `MPI_COMM_WORLD` of a communicator's rank, and what its messages with a tag are called.
+/// The rank in `MPI_COMM_WORLD` of a communicator's rank, and what its messages with a tag are
+/// called.
 fn envelope(
     abi: &Abi,
     known: &Comm,
@@ -128,7 +131,8 @@ fn route(abi: &Abi, to: Address) -> Option<Route> {
     })
 }
 
-/// Before a message of the program's own leaves that is as long as a header. Whether that is all there is to do.
+/// Before a message of the program's own leaves that is as long as a header. Whether that is all
+/// there is to do.
 pub fn is_own(world: &World, slot: usize, to: Address) -> bool {
     if slot != rdma::SLOT || !is_possible() {
         return false;
@@ -262,13 +266,13 @@ impl Chosen {
         self
     }
 
-    /// Sends its header, or the message itself if that does not go over RDMA after all, with a request that may be complete
-    /// before the message has moved.
+    /// Sends its header, or the message itself if that does not go over RDMA after all, with a
+    /// request that may be complete before the message has moved.
     ///
     /// # Safety
     ///
-    /// As the MPI standard says of `MPI_Isend` and `MPI_Issend`; the elements are readable until [`Sending::advance`] gives
-    /// a result.
+    /// As the MPI standard says of `MPI_Isend` and `MPI_Issend`; the elements are readable until
+    /// [`Sending::advance`] gives a result.
     pub unsafe fn start(
         self,
         world: &World,
@@ -319,7 +323,8 @@ impl Chosen {
             Ok(sending) => sending,
             Err(code) => return code,
         };
-        // A message that was handed to the MPI library need not be matched, the header of a synchronous one has to be.
+        // A message that was handed to the MPI library need not be matched, the header of a
+        // synchronous one has to be.
         let (mut pause, mut flag) = (Pause::new(), 0);
         let mut status = Room::new();
         loop {
@@ -331,8 +336,8 @@ impl Chosen {
                     return code;
                 }
             }
-            // The library may not get rid of the header before its receiver does something: MPICH sends nothing behind a long
-            // message that is not received.
+            // The library may not get rid of the header before its receiver does something: MPICH
+            // sends nothing behind a long message that is not received.
             let is_over = |result: Result<(), c_int>| {
                 flag != 0 || sending.is_ours() && (mode == Mode::Standard || result.is_err())
             };
@@ -348,11 +353,11 @@ impl Chosen {
         }
     }
 
-    /// Sends it, and returns when the receiver has got it or it is packed. `request` is complete when the header is sent,
-    /// or received if the mode says so.
+    /// Sends it, and returns when the receiver has got it or it is packed. `request` is complete
+    /// when the header is sent, or received if the mode says so.
     ///
-    /// A receiver that asks for the message is in this library until it has got it, so that it is no deadlock to wait for
-    /// that; one that does not ask soon is not waited for.
+    /// A receiver that asks for the message is in this library until it has got it, so that it is
+    /// no deadlock to wait for that; one that does not ask soon is not waited for.
     ///
     /// # Safety
     ///
@@ -393,8 +398,9 @@ pub fn sender(
     rdma::reaches(rank).map(|_| rank)
 }
 
-/// Receives the message of a header that the library has delivered into elements of `capacity` bytes, or its beginning if
-/// it is longer, and gives its bytes, or why they are not here; `None` if that is no header.
+/// Receives the message of a header that the library has delivered into elements of `capacity`
+/// bytes, or its beginning if it is longer, and gives its bytes, or why they are not here; `None`
+/// if that is no header.
 pub fn receive(
     world: &World,
     rank: c_int,
@@ -455,8 +461,9 @@ pub fn receive(
     })
 }
 
-/// Who has sent a message that was found with these bytes, and its envelope, if that may be a header of a process that RDMA
-/// reaches. What has been received and has not been looked at is looked at before: it has left the library's queue.
+/// Who has sent a message that was found with these bytes, and its envelope, if that may be a
+/// header of a process that RDMA reaches. What has been received and has not been looked at is
+/// looked at before: it has left the library's queue.
 fn found(world: &World, comm: Word, (bytes, status): (u64, Status)) -> Option<(c_int, Envelope)> {
     if header::slot_of(bytes) != Some(rdma::SLOT) || !rdma::is_on() {
         return None;
@@ -482,15 +489,16 @@ pub fn matched(world: &World, comm: Word, header: (u64, Status)) {
     }
 }
 
-/// Whether what was received with this status, where there was less room than for any message that is intercepted, is a
-/// header of another machine's. Its sender learns that the message is truncated.
+/// Whether what was received with this status, where there was less room than for any message that
+/// is intercepted, is a header of another machine's. Its sender learns that the message is
+/// truncated.
 pub fn cut_short(world: &World, comm: Word, status: Status) -> bool {
     found(world, comm, (status.bytes(), status))
         .is_some_and(|(rank, envelope)| rdma::refuse_oldest(rank, envelope))
 }
 
-/// The library could not receive all that came into these elements: the same, if that was a header and they have room for
-/// what it says.
+/// The library could not receive all that came into these elements: the same, if that was a header
+/// and they have room for what it says.
 pub fn give_back(view: &View, capacity: u64) {
     if !rdma::is_on() || capacity < rdma::BYTES as u64 {
         return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The functions that send and receive: which messages are intercepted, and what becomes of them. `None`
-//! everywhere means that a call is forwarded.
+//! The functions that send and receive: which messages are intercepted, and what becomes of them.
+//! `None` everywhere means that a call is forwarded.
 
 use std::ffi::{c_int, c_void};
 
@@ -155,7 +155,8 @@ pub unsafe fn isend_posted(
     0
 }
 
-/// Has the library send a message, and takes note of when it is complete; `None` if it has too many elements for that.
+/// Has the library send a message, and takes note of when it is complete; `None` if it has too many
+/// elements for that.
 ///
 /// # Safety
 ///
@@ -210,8 +211,8 @@ pub unsafe fn send_init(
     requests::remember(world, request, Work::Start(plan, class, None), true);
 }
 
-/// After `MPI_Irecv` and its relatives: a header may arrive there. What is shorter than any message that
-/// is intercepted is only noted: a longer one for it is an error of the program's.
+/// After `MPI_Irecv` and its relatives: a header may arrive there. What is shorter than any message
+/// that is intercepted is only noted: a longer one for it is an error of the program's.
 pub fn expect(
     world: &World,
     what: Elements,
@@ -238,7 +239,7 @@ pub fn expect(
     }
 }
 
-/// The same after `MPI_Imrecv`, of a message that a matched probe has found.
+/// After `MPI_Imrecv` of a message that a matched probe has found: a header may arrive there.
 pub fn expect_matched(world: &World, what: Elements, found: Matched, request: *const c_void) {
     let elements = (what.buffer, what.count, what.datatype);
     let arrival = found.header.and_then(|bytes| {
@@ -404,8 +405,9 @@ unsafe fn exchange_remote(
     }
 }
 
-/// Waits for a request of our own that stands for the receiving half of a blocking call. From `MPI_PROC_NULL` the status is that
-/// of a blocking receive: under MPICH 4.0 that of a request has source 0 and tag 0.
+/// Waits for a request of our own that stands for the receiving half of a blocking call. From
+/// `MPI_PROC_NULL` the status is that of a blocking receive: under MPICH 4.0 that of a request has
+/// source 0 and tag 0.
 ///
 /// # Safety
 ///

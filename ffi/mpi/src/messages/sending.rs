@@ -38,14 +38,14 @@ impl Chosen {
         let route = (self.bytes, self.member, tag);
         let fits = |size| self.known.ends_at(size);
         let committed = self.known.committed.load(Ordering::Relaxed);
-        // SAFETY: the program has lent its buffer to the send, which is complete when the message is; what is `owned` the
-        // message keeps.
+        // SAFETY: the program has lent its buffer to the send, which is complete when the message
+        // is; what is `owned` the message keeps.
         unsafe { world.post(self.view.into(), owned, route, committed, fits) }
     }
 }
 
-/// Whether a message is intercepted. Every message that is sent has to come through here: its length may
-/// be one of those that name a slot.
+/// Whether a message is intercepted. Every message that is sent has to come through here: its
+/// length may be one of those that name a slot.
 #[inline]
 pub fn choose(world: &World, what: Elements, to: Address) -> Option<Chosen> {
     let count = what.count?;
@@ -68,7 +68,8 @@ pub fn were_passed(datatype: Word, count: usize) -> bool {
     PASSED.get() == Kind::new(datatype, count)
 }
 
-/// Whether elements of a type are forwarded to whichever rank they go, unless their length is one that names a slot.
+/// Whether elements of a type are forwarded to whichever rank they go, unless their length is one
+/// that names a slot.
 fn is_passed(world: &World, known: &Known, bytes: u64, count: usize) -> bool {
     if bytes < world.least[usize::from(!known.dense)]
         || known.datatype.is_none()
@@ -92,7 +93,8 @@ fn choose_slowly(world: &World, what: Elements, count: usize, to: Address) -> Op
     let bytes = known.size.checked_mul(count as u64)?;
     let special = header::slot_of(bytes);
     if special.is_none() && is_passed(world, &known, bytes, count) {
-        // What is packed on its way to other processes, or goes over RDMA, has to be asked for again.
+        // What is packed on its way to other processes, or goes over RDMA, has to be asked for
+        // again.
         if are_left(what.datatype, count) && !remote::is_possible() {
             PASSED.set(kind);
             worth::decide(what.datatype & world.abi.handle, worth::PASSED, count);
@@ -125,7 +127,8 @@ fn choose_slowly(world: &World, what: Elements, count: usize, to: Address) -> Op
     })
 }
 
-/// A message of another mode, or of a type without a layout, is forwarded, but its length may be one that names a slot.
+/// A message of another mode, or of a type without a layout, is forwarded, but its length may be
+/// one that names a slot.
 pub fn notice(world: &World, what: Elements, to: Address) {
     let Some(count) = what.count else {
         return;
@@ -228,7 +231,8 @@ pub struct Plan {
     pub planned: Option<Planned>,
     /// What the program sends, if that is in device memory and may be offered to its receiver.
     pub device: Option<Candidate>,
-    /// Whether the program has freed the communicator: then the library's own request is started, which has it still.
+    /// Whether the program has freed the communicator: then the library's own request is started,
+    /// which has it still.
     freed: Arc<AtomicBool>,
 }
 
@@ -291,8 +295,8 @@ impl Plan {
         posted.map(send).transpose()
     }
 
-    /// The same for what is in device memory, if its receiver may copy it; otherwise `None`, and the host memory in its
-    /// place has it.
+    /// Starts a message of what is in device memory, if its receiver may copy it; otherwise `None`,
+    /// and the host memory in its place has it.
     ///
     /// # Safety
     ///
@@ -317,7 +321,8 @@ impl Plan {
         }
     }
 
-    /// Sends the header of a message whose slot says what it is; the message, and the library's request for its header.
+    /// Sends the header of a message whose slot says what it is; the message, and the library's
+    /// request for its header.
     ///
     /// # Safety
     ///

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Nonblocking receives that are shorter than any message that is intercepted. A header that arrives there stands
-//! for a message that is too long, which the MPI library cannot know: it has received all that came, or
-//! truncates the header. So these requests are noted, by handle, and the call that completes one looks at
-//! its status: a length that names a slot which is under way to us is `MPI_ERR_TRUNCATE`, and so is what the library
-//! truncates ([`crate::messages::truncation`]).
+//! Nonblocking receives that are shorter than any message that is intercepted. A header that
+//! arrives there stands for a message that is too long, which the MPI library cannot know: it has
+//! received all that came, or truncates the header. So these requests are noted, by handle, and the
+//! call that completes one looks at its status: a length that names a slot which is under way to us
+//! is `MPI_ERR_TRUNCATE`, and so is what the library truncates ([`crate::messages::truncation`]).
 //!
-//! The functions that complete requests are called as without that, only with a status where the program
-//! wants none; nothing of a request is kept but its arguments. All of this has to cost a nanosecond or two: every short
-//! receive of the program is noted, and an error is hardly ever found. So the table has a set of four places for each
-//! handle. A request that finds them taken is remembered as longer ones are.
+//! The functions that complete requests are called as without that, only with a status where the
+//! program wants none; nothing of a request is kept but its arguments. All of this has to cost a
+//! nanosecond or two: every short receive of the program is noted, and an error is hardly ever
+//! found. So the table has a set of four places for each handle. A request that finds them taken is
+//! remembered as longer ones are.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -78,7 +79,8 @@ pub fn is_in_use() -> bool {
 
 #[inline(always)]
 fn set_of(handle: usize) -> usize {
-    // Fibonacci hashing: addresses and small numbers that have the same distance get sets of their own.
+    // Fibonacci hashing: addresses and small numbers that have the same distance get sets of their
+    // own.
     let mixed = (handle as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> (u64::BITS - BITS)) as usize
 }
@@ -120,8 +122,8 @@ fn free_place_for(handle: usize, has_threads: bool) -> Option<&'static Entry> {
     })
 }
 
-/// Communicators of noted requests that are known, with the generations of their handles: the library must
-/// not be asked about one that the program has freed meanwhile.
+/// Communicators of noted requests that are known, with the generations of their handles: the
+/// library must not be asked about one that the program has freed meanwhile.
 static FAMILIAR: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
 /// Where a communicator is noted that is known, and what is there as long as that is so.
@@ -195,8 +197,8 @@ pub fn is_noted(handle: Word) -> bool {
     place_of(handle & threshold::handle_bits()).is_some()
 }
 
-/// Notes a request that the library has made for such a receive, from a source on a communicator, if its code says so, and
-/// returns the code.
+/// Notes a request that the library has made for such a receive, from a source on a communicator,
+/// if its code says so, and returns the code.
 #[inline(always)]
 pub fn noted(code: c_int, what: Elements, from: (c_int, Word), request: *const c_void) -> c_int {
     if let Some(world) = world().filter(|_| code == 0) {
@@ -248,8 +250,8 @@ pub fn note(
     }
 }
 
-/// A noted request of an array. It is out of the table, before the library frees the handle and another
-/// thread gets it.
+/// A noted request of an array. It is out of the table, before the library frees the handle and
+/// another thread gets it.
 #[derive(Clone, Copy)]
 struct Found {
     index: usize,
@@ -352,8 +354,9 @@ impl Found {
         }
     }
 
-    /// What is to be reported of it, or 0, after the library has completed it with this code: it may have received a header.
-    /// Then the program gets the beginning of the message and a status that says so, and the sender its slot back.
+    /// What is to be reported of it, or 0, after the library has completed it with this code: it
+    /// may have received a header. Then the program gets the beginning of the message and a status
+    /// that says so, and the sender its slot back.
     ///
     /// # Safety
     ///
@@ -388,8 +391,8 @@ impl Found {
     ///
     /// # Safety
     ///
-    /// `request` is the program's variable; the library has written the status if the code is 0 or says that a message was
-    /// too long.
+    /// `request` is the program's variable; the library has written the status if the code is 0 or
+    /// says that a message was too long.
     #[inline(always)]
     unsafe fn conclude(self, status: *mut c_void, code: c_int) -> c_int {
         let Some(world) = world() else {
@@ -413,8 +416,8 @@ struct Several<'a> {
 }
 
 impl Several<'_> {
-    /// Has `complete` call the library's function, with the noted requests of an array, if there are any, and
-    /// then with statuses in any case: the program's, or others if it wants none.
+    /// Has `complete` call the library's function, with the noted requests of an array, if there
+    /// are any, and then with statuses in any case: the program's, or others if it wants none.
     ///
     /// # Safety
     ///
@@ -513,8 +516,8 @@ impl Several<'_> {
         unsafe { self.conclude(count as usize, statuses, code, completed) }
     }
 
-    /// After a function that has completed several, with `count` statuses; `completed` are places of those
-    /// that are noted, and which they are.
+    /// After a function that has completed several, with `count` statuses; `completed` are places
+    /// of those that are noted, and which they are.
     ///
     /// # Safety
     ///
@@ -737,7 +740,8 @@ pub unsafe fn some(
     }
 }
 
-/// `MPI_Request_get_status`: a request that is complete, and has received a header, is remembered from now on.
+/// `MPI_Request_get_status`: a request that is complete, and has received a header, is remembered
+/// from now on.
 #[inline(never)]
 pub unsafe fn get_status(
     request: Word,
@@ -815,7 +819,8 @@ ask! {
     get_status_some(done: *mut c_int, indices: *mut c_int, statuses: *mut c_void);
 }
 
-/// Has the noted requests of an array remembered, but for persistent ones: whether these are started is not known.
+/// Has the noted requests of an array remembered, but for persistent ones: whether these are
+/// started is not known.
 ///
 /// # Safety
 ///

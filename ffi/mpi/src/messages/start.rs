@@ -32,7 +32,8 @@ use crate::messages::{committed, lengths, remote, requests, waiting};
 use crate::types::fortran_names;
 use crate::{bootstrap, gpu, rdma};
 
-/// Variables that have to be the same on all ranks: otherwise some would take part in what others forward.
+/// Variables that have to be the same on all ranks: otherwise some would take part in what others
+/// forward.
 static SETTINGS: [&Setting; 5] = [
     &config::MPI_MIN,
     &config::MPI_NODE_RANKS,
@@ -227,8 +228,8 @@ fn meet(abi: &'static Abi) {
                 ranks: agreed.ranks.clone(),
                 choice: Choice::of(abi),
                 least: offer.least,
-                // SAFETY: all of them opened the segment that the offer names, whose random number nobody else knows, and
-                // each has said which process it is.
+                // SAFETY: all of them opened the segment that the offer names, whose random number
+                // nobody else knows, and each has said which process it is.
                 endpoint: Endpoint::new(unsafe {
                     Context::new(
                         (agreed.me, agreed.pids.clone()),
@@ -241,7 +242,8 @@ fn meet(abi: &'static Abi) {
                     )
                 }),
             });
-            // Those of `requests` are counted from now on; not those that receive into device memory.
+            // Those of `requests` are counted from now on; not those that receive into device
+            // memory.
             let uncounted = if gpu::is_loaded() { UNCOUNTED } else { 0 };
             let requests = world.segment.receive_requests(world.me);
             requests.store(1 + uncounted, Ordering::Relaxed);
@@ -330,8 +332,9 @@ fn prepare(
     Ok(prepared)
 }
 
-/// Whether the ranks of all machines have agreed, each on its own. Only where the user says that all of them
-/// have this library (`LIBCOPY_MPI_EVERYWHERE=1`): then all of them come here, whatever they have decided.
+/// Whether the ranks of all machines have agreed, each on its own. Only where the user says that
+/// all of them have this library (`LIBCOPY_MPI_EVERYWHERE=1`): then all of them come here, whatever
+/// they have decided.
 fn across(abi: &Abi, size: usize, agreed: Option<&bootstrap::World>) -> bool {
     if size < 2 || !config::MPI_EVERYWHERE.is_on(false) {
         return false;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Messages that are longer than the receives that they match. The MPI library has received a header, or as much of it as
-//! there was room for, and does not know how long the message is. So the program gets the message's first bytes over that,
-//! and a status that says what the library would have said of the message itself.
+//! Messages that are longer than the receives that they match. The MPI library has received a
+//! header, or as much of it as there was room for, and does not know how long the message is. So
+//! the program gets the message's first bytes over that, and a status that says what the library
+//! would have said of the message itself.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -57,13 +58,14 @@ pub fn senders(
     }
 }
 
-/// The sender and the slot of the message of whose header a receive has got these first bytes, as many as it has room for,
-/// but [`START`] at most.
+/// The sender and the slot of the message of whose header a receive has got these first bytes, as
+/// many as it has room for, but [`START`] at most.
 ///
-/// These say which message it is, if all of them are there. If not, the `bytes` do that the library says, or a matched probe has
-/// found: the sender marks a slot as ambiguous before a message of the program's own leaves that has the same length, and does
-/// not use the slot again. A library that says how much room there was (MPICH 5.0) has delivered what fits: then it is
-/// the first message under way with this tag, since the program's own data do not begin like a header.
+/// These say which message it is, if all of them are there. If not, the `bytes` do that the library
+/// says, or a matched probe has found: the sender marks a slot as ambiguous before a message of the
+/// program's own leaves that has the same length, and does not use the slot again. A library that
+/// says how much room there was (MPICH 5.0) has delivered what fits: then it is the first message
+/// under way with this tag, since the program's own data do not begin like a header.
 pub fn find(
     world: &World,
     senders: Range<usize>,
@@ -116,12 +118,13 @@ pub fn find(
         })
 }
 
-/// Receives `wanted` bytes of such a message into elements of `capacity` bytes; its sender hears that it is over. `None` if
-/// another thread has received it.
+/// Receives `wanted` bytes of such a message into elements of `capacity` bytes; its sender hears
+/// that it is over. `None` if another thread has received it.
 ///
 /// # Safety
 ///
-/// The elements of the view have `wanted` bytes, writable, which nobody else uses until this returns.
+/// The elements of the view have `wanted` bytes, writable, which nobody else uses until this
+/// returns.
 pub unsafe fn receive(
     world: &World,
     (sender, number): (usize, usize),
@@ -147,7 +150,8 @@ pub unsafe fn receive(
     ))
 }
 
-/// What is said of a message of `total` bytes, dense ones or not, that came for elements of `capacity` bytes.
+/// What is said of a message of `total` bytes, dense ones or not, that came for elements of
+/// `capacity` bytes.
 pub fn failed(world: &World, is_dense: bool, total: u64, capacity: u64) -> Failed {
     Failed {
         code: world.abi.truncate,

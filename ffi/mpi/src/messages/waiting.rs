@@ -18,7 +18,8 @@ pub fn progress(world: &World) {
     world.settle();
 }
 
-/// The same, if there are any messages; whether there are.
+/// Lets the MPI library get on and takes what has arrived, if messages are intercepted; whether
+/// they are.
 pub fn progress_all() -> bool {
     world().map(progress).is_some()
 }
@@ -28,7 +29,8 @@ fn receiver_ended(world: &World) -> c_int {
     errors::failure(world.abi, "the receiver of a message has ended")
 }
 
-/// Why a message that is complete has failed: its receiver has died, or its elements could not be packed.
+/// Why a message that is complete has failed: its receiver has died, or its elements could not be
+/// packed.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `MPI_Pack_external` and `MPI_Unpack_external`: the bytes that libcopy's datatype engine packs, with
-//! those of each number in the other order. Types with elements that external32 gives another size (a
-//! `long`, a `long double`), and representations with other names, are forwarded.
+//! `MPI_Pack_external` and `MPI_Unpack_external`: the bytes that libcopy's datatype engine packs,
+//! with those of each number in the other order. Types with elements that external32 gives another
+//! size (a `long`, a `long double`), and representations with other names, are forwarded.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -207,8 +207,8 @@ impl Swapped {
     }
 }
 
-/// Does it, if it is worth it and all arguments are right; the call is forwarded otherwise. `work` gets
-/// the position in the packed buffer.
+/// Does it, if it is worth it and all arguments are right; the call is forwarded otherwise. `work`
+/// gets the position in the packed buffer.
 ///
 /// # Safety
 ///
@@ -392,8 +392,8 @@ exports! {
     MPI_Pack_external_c, MPI_Unpack_external_c = Large;
 }
 
-/// Fortran's forms, which say how long the name is; where we are not needed, the next functions of these
-/// names are called.
+/// Fortran's forms, which say how long the name is; where we are not needed, the next functions of
+/// these names are called.
 macro_rules! fortran {
     ($($name:ident, $inner:ident = $c:ident($($argument:ident: $kind:ty = $value:expr),*);)*) => { $(
         fortran! { @one $name = $c($($argument: $kind = $value),*) }

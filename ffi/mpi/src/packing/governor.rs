@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `MPI_Pack` and `MPI_Unpack` under the governor ([`libcopy::policy::governor`]). A class is a number of elements of a
-//! datatype, packed or unpacked; no other rank takes part in it, so each process decides alone.
+//! `MPI_Pack` and `MPI_Unpack` under the governor ([`libcopy::policy::governor`]). A class is a
+//! number of elements of a datatype, packed or unpacked; no other rank takes part in it, so each
+//! process decides alone.
 //!
 //! Only what the thresholds intercept has a class. Between trials a call costs one comparison more:
 //! a thread takes up to [`AHEAD`] calls from the governor at once.

@@ -25,8 +25,8 @@ use crate::types::datatype::Prepared;
 use crate::types::earned::Use;
 use crate::types::{datatype, earned, worth};
 
-/// Bytes from which on this is not slower than Open MPI and MPICH (`packing time` in `ffi/mpi/tests`
-/// measures it).
+/// Bytes from which on this is not slower than Open MPI and MPICH (`packing time` in
+/// `ffi/mpi/tests` measures it).
 const LEAST: u64 = 64;
 /// Bytes of a piece, on average, from which on they copy as fast.
 const LONG_PIECE: [u64; 2] = [2 << 10, 8 << 10];
@@ -119,9 +119,10 @@ pub fn with_decision<T: 'static, R>(
     })
 }
 
-/// Does it, if it is worth it; the call is forwarded otherwise, and measured if there is a trial then.
-/// `work` gets the layout, the position in the packed buffer and the number of bytes. The elements are in
-/// the first of the buffers when they are packed, and in the second when they are unpacked.
+/// Does it, if it is worth it; the call is forwarded otherwise, and measured if there is a trial
+/// then. `work` gets the layout, the position in the packed buffer and the number of bytes. The
+/// elements are in the first of the buffers when they are packed, and in the second when they are
+/// unpacked.
 ///
 /// # Safety
 ///
@@ -209,7 +210,8 @@ pub fn intercepted(function: Function, work: impl FnOnce() -> Result<u64, Outcom
     }
 }
 
-/// Whether this is known to be forwarded, or nothing is intercepted, so that nothing is asked about it.
+/// Whether this is known to be forwarded, or nothing is intercepted, so that nothing is asked about
+/// it.
 #[inline(always)]
 fn is_plain(datatype: Word) -> bool {
     // The last question counts a use, so it is asked where nobody else will.
@@ -217,8 +219,8 @@ fn is_plain(datatype: Word) -> bool {
         && (threshold::size(datatype).is_some() || active().is_none() || is_packed_there(datatype))
 }
 
-/// Whether elements of a derived type are forwarded since that was decided, or since the type has no
-/// layout; counts a use then.
+/// Whether elements of a derived type are forwarded since that was decided, or since the type has
+/// no layout; counts a use then.
 #[inline(always)]
 fn is_packed_there(datatype: Word) -> bool {
     worth::find(datatype & threshold::handle_bits())

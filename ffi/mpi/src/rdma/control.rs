@@ -88,7 +88,8 @@ impl Channel {
         self.post(abi, pmpi::isend, (to, CONTROL), bytes)
     }
 
-    /// The same, and is under way until the rank has received this and with it all that it was told before.
+    /// Tells a rank something, which is under way until the rank has received it and with it all
+    /// that it was told before.
     pub fn tell_last(&mut self, abi: &Abi, to: c_int, bytes: Vec<u8>) -> Result<(), c_int> {
         self.post(abi, pmpi::issend, (to, CONTROL), bytes)
     }
@@ -194,7 +195,8 @@ fn is_over(abi: &Abi, pending: &mut Pending) -> bool {
 fn is_complete(abi: &Abi, request: &mut Word) -> Result<bool, c_int> {
     let mut flag = 0;
     let request = (&raw mut *request).cast();
-    // SAFETY: a request that the library has made, or the null request that it has put in its place.
+    // SAFETY: a request that the library has made, or the null request that it has put in its
+    // place.
     match unsafe { pmpi::test(request, &mut flag, abi.status_ignore()) } {
         0 => Ok(flag != 0),
         code => Err(code),

@@ -10,10 +10,11 @@
 //!                                     <=>  CTS, WRITEs or SENDs, FIN: the link's
 //! ```
 //!
-//! A link's transfer begins only when both ends are in it, so before BEGIN the sender may hand the message to the MPI
-//! library instead, packed, whenever it wants: PACKED, and the bytes. That is what it does when the receiver does not
-//! answer for a while, since it may wait in the MPI library for something that comes behind this message; and it is what
-//! becomes of a message whose link fails.
+//! A link's transfer begins only when both ends are in it, so before BEGIN the sender may hand the
+//! message to the MPI library instead, packed, whenever it wants: PACKED, and the bytes. That is
+//! what it does when the receiver does not answer for a while, since it may wait in the MPI library
+//! for something that comes behind this message; and it is what becomes of a message whose link
+//! fails.
 
 use std::ffi::c_int;
 

@@ -2,11 +2,13 @@
 
 //! The end: no process of a channel leaves while another one may need its answer.
 //!
-//! A process that calls `MPI_Finalize` has nothing to ask any more, but others may: they receive what it has packed, or
-//! their link to it has failed. So there are two barriers on each channel. Up to the first one everybody answers as always.
-//! Behind it, no process will match anything, and nobody asks any more: what was packed and not received is received and
-//! thrown away, and everybody says so to all peers that were told anything, with messages that are complete when they are
-//! received. Behind the second barrier nothing is under way, and the communicators are freed.
+//! A process that calls `MPI_Finalize` has nothing to ask any more, but others may: they receive
+//! what it has packed, or their link to it has failed. So there are two barriers on each channel.
+//! Up to the first one everybody answers as always. Behind it, no process will match anything, and
+//! nobody asks any more: what was packed and not received is received and thrown away, and
+//! everybody says so to all peers that were told anything, with messages that are complete when
+//! they are received. Behind the second barrier nothing is under way, and the communicators are
+//! freed.
 
 use std::ffi::c_int;
 
@@ -24,7 +26,8 @@ impl Engine {
         }
     }
 
-    /// Whether all processes of all channels have begun the last barriers, or the MPI library says that they cannot.
+    /// Whether all processes of all channels have begun the last barriers, or the MPI library says
+    /// that they cannot.
     fn are_past_barriers(&mut self) -> bool {
         let mut all = true;
         for channel in &mut self.channels {

@@ -2,8 +2,8 @@
 
 //! What goes through the MPI library in place of a message's data, in a message of one length.
 //!
-//! The length is that of a slot that no message inside a machine uses any more, so that all that looks at lengths of
-//! headers looks at these, too.
+//! The length is that of a slot that no message inside a machine uses any more, so that all that
+//! looks at lengths of headers looks at these, too.
 
 use libcopy::p2p::header::{SLOTS, wire_size};
 

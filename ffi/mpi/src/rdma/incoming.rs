@@ -63,8 +63,8 @@ impl Engine {
             base: *base,
             memory: self.watch.memory(link, layout, *base),
         };
-        // SAFETY: the program has lent its elements until the receive is done, which it is after the transfer or when
-        // the link has ended.
+        // SAFETY: the program has lent its elements until the receive is done, which it is after
+        // the transfer or when the link has ended.
         match unsafe { link.start_matched_receive(&buffer, rts) } {
             Ok(id) => {
                 incoming.state = Receiving::Moving(id);
@@ -166,7 +166,8 @@ impl Engine {
                 Ok(true) => {
                     let to = elements.base as *mut u8;
                     let range = 0..incoming.total;
-                    // SAFETY: `data` has the bytes of `range`, all of which have come; the program has lent its elements.
+                    // SAFETY: `data` has the bytes of `range`, all of which have come; the program
+                    // has lent its elements.
                     unsafe { elements.layout.unpack_raw(data.bytes.as_ptr(), range, to) };
                     Ok(())
                 }
@@ -215,7 +216,8 @@ impl Receive {
                 state: Receiving::Asked,
             };
             engine.incoming.insert(key, incoming);
-            // Even if the bytes are here: the sender has to know that the header is not under way any more.
+            // Even if the bytes are here: the sender has to know that the header is not under way
+            // any more.
             engine.tell(rank, &Wire::Pull { sequence });
             if is_packed {
                 engine.on_packed(key);
@@ -261,12 +263,14 @@ impl Drop for Receive {
     }
 }
 
-/// The message of a header has been matched, and there is no room for its bytes, which is an error at the receiver alone.
+/// The message of a header has been matched, and there is no room for its bytes, which is an error
+/// at the receiver alone.
 pub fn refuse(rank: c_int, header: &Header) {
     with(|engine| engine.refuse(rank, (header.sequence, header.total)));
 }
 
-/// Reads the header of a message from a rank of `MPI_COMM_WORLD`; `None` if it is none. `read` gives its first bytes.
+/// Reads the header of a message from a rank of `MPI_COMM_WORLD`; `None` if it is none. `read`
+/// gives its first bytes.
 pub fn header_of(rank: c_int, read: impl FnOnce(&mut [u8; BYTES]) -> bool) -> Option<Header> {
     let magic = with(|engine| engine.peers.get(&rank).map(|peer| peer.magic))??;
     let mut bytes = [0; BYTES];
@@ -276,8 +280,8 @@ pub fn header_of(rank: c_int, read: impl FnOnce(&mut [u8; BYTES]) -> bool) -> Op
     Header::from_bytes(&bytes, magic).filter(|header| header.sender == rank as u64)
 }
 
-/// What the MPI library could not receive as a whole begins with these bytes. If that was a header, its sender learns that
-/// there is no room for the message.
+/// What the MPI library could not receive as a whole begins with these bytes. If that was a header,
+/// its sender learns that there is no room for the message.
 pub fn refuse_cut(bytes: &[u8; BYTES]) {
     with(|engine| {
         engine.step();
@@ -294,9 +298,9 @@ pub fn refuse_cut(bytes: &[u8; BYTES]) {
     });
 }
 
-/// A message of a header's length from a rank has been found, and all messages that were received before have been looked
-/// at: what its sender has said of it, `None` if it is the program's own. What its sender has said was sent before, so that
-/// this waits for nothing but the MPI library.
+/// A message of a header's length from a rank has been found, and all messages that were received
+/// before have been looked at: what its sender has said of it, `None` if it is the program's own.
+/// What its sender has said was sent before, so that this waits for nothing but the MPI library.
 fn await_notice<R>(
     rank: c_int,
     envelope: Envelope,
@@ -324,7 +328,8 @@ pub fn true_length(rank: c_int, envelope: Envelope) -> Option<u64> {
     await_notice(rank, envelope, |_, notice| notice.total)
 }
 
-/// The message that a probe has found was taken out of the library's queue: the next one that is found is another.
+/// The message that a probe has found was taken out of the library's queue: the next one that is
+/// found is another.
 pub fn matched(rank: c_int, envelope: Envelope) {
     await_notice(rank, envelope, |engine, notice| {
         if let Some(peer) = engine.peers.get_mut(&rank) {

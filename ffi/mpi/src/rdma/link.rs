@@ -90,7 +90,8 @@ enum State {
     Failed,
 }
 
-/// The link to one peer, from its first message on, and the control messages of it that go through the MPI library.
+/// The link to one peer, from its first message on, and the control messages of it that go through
+/// the MPI library.
 #[derive(Debug, Default)]
 pub struct PeerLink {
     state: State,

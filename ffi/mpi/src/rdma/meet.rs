@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! How the processes of a communicator across machines find out who of them can send over RDMA to whom.
+//! How the processes of a communicator across machines find out who of them can send over RDMA to
+//! whom.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{c_int, c_void};
@@ -46,7 +47,8 @@ pub struct Own {
     pub least: u64,
 }
 
-/// The value of `LIBCOPY_RDMA_DEVICE` that has messages go as if there was a device, and through the MPI library.
+/// The value of `LIBCOPY_RDMA_DEVICE` that has messages go as if there was a device, and through
+/// the MPI library.
 const NO_DEVICE: &str = "none";
 
 /// The device that is asked for, or the first that can be used.
@@ -98,8 +100,9 @@ fn partners<'a>(cards: &'a [Card], own: &'a Card) -> impl Iterator<Item = &'a Ca
         .filter(move |card| own.able != 0 && card.able != 0 && card.machine != own.machine)
 }
 
-/// Has the processes of a communicator find out, which all call this; only where all have this library, on several
-/// machines. The communicator that they answer each other on, if all of them can send and receive.
+/// Has the processes of a communicator find out, which all call this; only where all have this
+/// library, on several machines. The communicator that they answer each other on, if all of them
+/// can send and receive.
 pub fn meet(abi: &'static Abi, comm: Word, known: &Comm, own: Option<Own>) -> Option<Word> {
     let own = own.filter(|own| mode() != Mode::Off && prepare(abi, own));
     let mine = own.map_or_else(Card::default, |own| Card {

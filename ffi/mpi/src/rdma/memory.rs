@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Which generation the memory of a message is in. Where the kernel module watches it, memory keys and registered memory
-//! are kept for the next message from or to the same elements; without the module they last for one message.
+//! Which generation the memory of a message is in. Where the kernel module watches it, memory keys
+//! and registered memory are kept for the next message from or to the same elements; without the
+//! module they last for one message.
 
 use libcopy::datatype::Layout;
 use libcopy::device::Watcher;
@@ -37,8 +38,9 @@ impl Watch {
 
     /// The memory of elements that the program has lent for a message over a link.
     ///
-    /// Until the message has ended the program changes no mapping of it, so that the generation is still the same when keys
-    /// are looked up. If it does so all the same, they point to what was there, and the next message has another generation.
+    /// Until the message has ended the program changes no mapping of it, so that the generation is
+    /// still the same when keys are looked up. If it does so all the same, they point to what was
+    /// there, and the next message has another generation.
     pub fn memory(&mut self, link: &Link<Mail>, layout: &Layout, base: u64) -> Memory {
         if !link.may_go_unpacked(layout) {
             return Memory::Unwatched;

@@ -2,9 +2,9 @@
 
 //! Typed messages between machines over RDMA, with [`libcopy_rdma`].
 //!
-//! Matching stays with the MPI library: in place of its data a message carries a [`header`], the request to send, and the
-//! receiver of that answers over a communicator of ours ([`control`]) with a clear to send. `docs/rdma.md` says what
-//! becomes of a message when something fails.
+//! Matching stays with the MPI library: in place of its data a message carries a [`header`], the
+//! request to send, and the receiver of that answers over a communicator of ours ([`control`]) with
+//! a clear to send. `docs/rdma.md` says what becomes of a message when something fails.
 
 pub mod control;
 pub mod counts;

@@ -41,7 +41,8 @@ impl Engine {
             self.tell(rank, &Wire::Lost { sequence });
             return self.finish_send(key, Err(no_room(no_memory(total as usize))));
         }
-        // SAFETY: the program has lent its elements until the message is done; all bytes are written.
+        // SAFETY: the program has lent its elements until the message is done; all bytes are
+        // written.
         unsafe {
             let from = outgoing.elements.base as *const u8;
             layout.pack_raw(from, 0..total, bytes.as_mut_ptr());
@@ -73,8 +74,8 @@ impl Engine {
             base: *base,
             memory: self.watch.memory(link, layout, *base),
         };
-        // SAFETY: the program has lent its elements until the message is done, which it is after the transfer or when
-        // the link has ended.
+        // SAFETY: the program has lent its elements until the message is done, which it is after
+        // the transfer or when the link has ended.
         match unsafe { link.start_matched_send(&buffer) } {
             Ok((id, rts)) => {
                 outgoing.state = Sending::Moving(id);
@@ -128,7 +129,8 @@ impl Engine {
         let (rank, sequence) = key;
         match self.outgoing.get(&key).map(|its| &its.state) {
             Some(Sending::Done(_)) | None => self.tell(rank, &Wire::Lost { sequence }),
-            // What a transfer alone cannot do, both ends know before the receiver asks: its link has failed.
+            // What a transfer alone cannot do, both ends know before the receiver asks: its link
+            // has failed.
             Some(Sending::Moving(_)) => {
                 let why = Error::PeerGone {
                     rank: rank as u32,
@@ -160,9 +162,11 @@ pub enum Patience {
     Nonblocking,
 }
 
-/// For so long a blocking send waits for its receiver to ask, and a millisecond more for every 4 MiB.
+/// For so long a blocking send waits for its receiver to ask, and a millisecond more for every 4
+/// MiB.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// The same of a nonblocking send: a receiver that waits answers within some exchanges of short messages.
+/// The same of a nonblocking send: a receiver that waits answers within some exchanges of short
+/// messages.
 const SHORT_PATIENCE: Duration = Duration::from_micros(500);
 /// The same where `LIBCOPY_MPI_MIN` asks for everything.
 const LONG_PATIENCE: Duration = Duration::from_secs(10);
@@ -247,8 +251,8 @@ impl Send {
         });
     }
 
-    /// The program has its buffer back, and the library may not have sent the header, whose request this is: nobody waits for
-    /// that.
+    /// The program has its buffer back, and the library may not have sent the header, whose request
+    /// this is: nobody waits for that.
     pub fn leave(self, request: Word) {
         let header = UnsentHeader::new(request, self.header.clone());
         with(|engine| engine.unsent.push(header));

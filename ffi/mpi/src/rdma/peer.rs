@@ -35,7 +35,8 @@ impl Retired {
         self.all || self.some.contains(&envelope)
     }
 
-    /// Retires an envelope; what the peer has to be told, if that is new: the envelope, or `None` for all of them.
+    /// Retires an envelope; what the peer has to be told, if that is new: the envelope, or `None`
+    /// for all of them.
     pub fn add(&mut self, envelope: Envelope) -> Option<Option<Envelope>> {
         if self.contains(envelope) {
             return None;
@@ -134,7 +135,8 @@ pub struct Peer {
     pub ours: Retired,
     /// Messages that were handed to the MPI library and that we have not received.
     pub packed: BTreeSet<u64>,
-    /// Messages that we had no room for, and their bytes, until the sender has said whether it has packed them.
+    /// Messages that we had no room for, and their bytes, until the sender has said whether it has
+    /// packed them.
     pub truncated: BTreeMap<u64, u64>,
 }
 

@@ -109,8 +109,8 @@ static ENGINE: Mutex<Option<Engine>> = Mutex::new(None);
 /// Whether any process may be reached past the MPI library.
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Messages of the program's own that have the length of a header and went to processes that have not been met: their
-/// receivers may probe for them later.
+/// Messages of the program's own that have the length of a header and went to processes that have
+/// not been met: their receivers may probe for them later.
 static BEFORE: Mutex<BTreeMap<c_int, Retired>> = Mutex::new(BTreeMap::new());
 
 /// Whether messages may go over RDMA, and headers come.
@@ -132,7 +132,7 @@ pub(super) fn with<R>(work: impl FnOnce(&mut Engine) -> R) -> Option<R> {
     lock(&ENGINE).as_mut().map(work)
 }
 
-/// The same, if nobody has it; who has it goes on.
+/// Does something with the engine, if there is one and nobody has it; who has it goes on.
 pub(super) fn try_with(work: impl FnOnce(&mut Engine)) {
     if !is_on() {
         return;
@@ -176,7 +176,8 @@ pub fn prepare(abi: &'static Abi, rank: c_int, adapter: Option<Adapter>) {
     });
 }
 
-/// Takes note of processes that have met, as each of them does. Those that had met before keep their channel.
+/// Takes note of processes that have met, as each of them does. Those that had met before keep
+/// their channel.
 pub fn meet(met: Met) {
     let mut engine = lock(&ENGINE);
     let Some(engine) = engine.as_mut() else {
@@ -198,13 +199,14 @@ pub fn meet(met: Met) {
     }
 }
 
-/// Whether messages may go to a rank of `MPI_COMM_WORLD` and come from it, and the bytes from which on it looks at them.
+/// Whether messages may go to a rank of `MPI_COMM_WORLD` and come from it, and the bytes from which
+/// on it looks at them.
 pub fn reaches(rank: c_int) -> Option<u64> {
     with(|engine| engine.peers.get(&rank).map(|peer| peer.least))?
 }
 
-/// A message of the program's own to a rank on another machine has the length of a header: from now on all in its envelope
-/// are its own.
+/// A message of the program's own to a rank on another machine has the length of a header: from now
+/// on all in its envelope are its own.
 pub fn notice_own(route: &Route) {
     let (rank, envelope) = (route.rank, route.envelope);
     let met = with(|engine| {

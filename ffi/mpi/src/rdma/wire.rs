@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What two processes tell each other over the communicator of ours, as bytes: little-endian, a byte that says what it
-//! is, the message's number, and the rest. What comes from a peer is checked.
+//! What two processes tell each other over the communicator of ours, as bytes: little-endian, a
+//! byte that says what it is, the message's number, and the rest. What comes from a peer is
+//! checked.
 
 use libcopy_rdma::verbs::Address;
 
@@ -39,7 +40,8 @@ pub enum Wire {
         envelope: Envelope,
         total: u64,
     },
-    /// From now on messages of a header's length in this envelope, or in all of them, are the program's own.
+    /// From now on messages of a header's length in this envelope, or in all of them, are the
+    /// program's own.
     Retired(Option<Envelope>),
     /// Nothing comes behind this.
     End,

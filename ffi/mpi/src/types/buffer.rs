@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A rank's buffers as bytes: in place where the datatype is dense, packed where it is not, by the MPI
-//! library only if we do not know how the datatype was made.
+//! A rank's buffers as bytes: in place where the datatype is dense, packed where it is not, by the
+//! MPI library only if we do not know how the datatype was made.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -99,20 +99,21 @@ impl Kind {
         count.number()?.checked_mul(self.size)
     }
 
-    /// The same of a number.
+    /// Bytes of data in `count` elements; `None` if they do not fit into 64 bits.
     pub fn bytes_of(&self, count: usize) -> Option<usize> {
         count.checked_mul(self.size)
     }
 
-    /// The layout of `count` elements, which have `bytes` bytes, wherever they are; `None` if nobody knows it.
+    /// The layout of `count` elements, which have `bytes` bytes, wherever they are; `None` if
+    /// nobody knows it.
     pub fn prepared(&self, count: usize, bytes: usize) -> Option<Arc<Prepared>> {
         let datatype = self.known.as_ref()?.datatype.as_ref()?;
         let layout = datatype::layout(datatype, count as u64)?;
         (layout.layout.size() == bytes as u64).then_some(layout)
     }
 
-    /// Whether `count` elements and `other_count` of another kind, which are as many bytes, are the same bytes in the same
-    /// order wherever both begin at one address.
+    /// Whether `count` elements and `other_count` of another kind, which are as many bytes, are the
+    /// same bytes in the same order wherever both begin at one address.
     pub fn is_like(&self, count: usize, (other, other_count): (&Kind, usize)) -> bool {
         let layout = |kind: &Kind, count| kind.prepared(count, count * kind.size);
         self.datatype == other.datatype
@@ -132,7 +133,7 @@ impl Kind {
         self.named
     }
 
-    /// The same for as long as it is used, whatever the program frees.
+    /// The datatype for as long as what is returned is used, whatever the program frees.
     ///
     /// # Errors
     ///
@@ -212,8 +213,8 @@ impl Kind {
         }
     }
 
-    /// The layout of `count` elements at this address, which are `bytes` long, if we are the ones to
-    /// pack it. What is at `MPI_BOTTOM` the library packs.
+    /// The layout of `count` elements at this address, which are `bytes` long, if we are the ones
+    /// to pack it. What is at `MPI_BOTTOM` the library packs.
     pub fn layout(&self, base: *const c_void, count: usize, bytes: usize) -> Option<Arc<Prepared>> {
         if base.is_null() {
             return None;

@@ -30,7 +30,8 @@ pub struct Known {
     pub size: u64,
     /// Whether elements are their bytes, one behind the other, from the address on.
     pub dense: bool,
-    /// The same type; `None` if it was made in a way that we do not know, or if the library reads it differently.
+    /// The type as libcopy's; `None` if it was made in a way that we do not know, or if the library
+    /// reads it differently.
     pub datatype: Option<Datatype>,
     /// Pieces of one element; 1 if that is not known.
     pub pieces: u64,
@@ -49,7 +50,8 @@ impl Known {
         self.grain.as_ref()
     }
 
-    /// Whether the library may lose some of the bytes of elements, so that a header does not arrive among them.
+    /// Whether the library may lose some of the bytes of elements, so that a header does not arrive
+    /// among them.
     pub fn loses_bytes(&self) -> bool {
         self.grain.as_ref().is_some_and(Grain::has_padding)
     }
@@ -65,11 +67,12 @@ impl Known {
 /// Where basic elements end in the packed bytes of a type, which repeat themselves.
 #[derive(Clone, Debug)]
 pub enum Grain {
-    /// All have this size, and of each the given number of bytes are a number, of which external32 has the same in
-    /// the other order; none where it has something else.
+    /// All have this size, and of each the given number of bytes are a number, of which external32
+    /// has the same in the other order; none where it has something else.
     Basic(u64, u8),
-    /// All have this size, and some of their bytes are no part of the number: x87's `long double`, with ten of sixteen
-    /// bytes. MPI libraries may copy these by way of a register, which has no more.
+    /// All have this size, and some of their bytes are no part of the number: x87's `long double`,
+    /// with ten of sixteen bytes. MPI libraries may copy these by way of a register, which has no
+    /// more.
     Padded(u64),
     /// Lengths in bytes, each with the kind of its bytes, one after the other.
     Mixed(Arc<[(u64, Grain)]>),
@@ -114,8 +117,8 @@ fn grain_of(element: &Element, size: u64, unit: u8) -> Grain {
     }
 }
 
-/// Bytes of a number of which external32 has the same in the other order; 0 where it has something else,
-/// or may have.
+/// Bytes of a number of which external32 has the same in the other order; 0 where it has something
+/// else, or may have.
 fn unit_of(element: &Element) -> u8 {
     let size = match element.class {
         _ if element.size != element.external => 0,
@@ -129,8 +132,8 @@ fn unit_of(element: &Element) -> u8 {
 /// A translated type, and where its basic elements end.
 type Translated = (Datatype, Grain);
 
-/// Forms of combiners, as Open MPI numbers them; MPICH begins with 1, the standard ABI has another order
-/// without the forms that Fortran's first functions made.
+/// Forms of combiners, as Open MPI numbers them; MPICH begins with 1, the standard ABI has another
+/// order without the forms that Fortran's first functions made.
 mod combiner {
     use crate::library::abi::Abi;
     use crate::library::abi::Family;
@@ -163,7 +166,8 @@ mod combiner {
         }
     }
 
-    /// Whether such a type is a predefined one, or one of those that Fortran selects, which have no parts.
+    /// Whether such a type is a predefined one, or one of those that Fortran selects, which have no
+    /// parts.
     pub fn is_basic(how: i32) -> bool {
         how == NAMED || how == VALUE_INDEX || (F90_REAL..=F90_INTEGER).contains(&how)
     }
@@ -233,19 +237,20 @@ impl Facts {
 struct Reading {
     /// In another way than MPI defines it.
     differs: bool,
-    /// Only its bytes can tell: it goes backwards somewhere, or has other bounds than MPI defines. Open MPI takes blocks
-    /// that end where those before them begin for ascending ones, and MPICH some of a negative extent. Open MPI 5.0 takes
-    /// complex numbers from multiples of their size.
+    /// Only its bytes can tell: it goes backwards somewhere, or has other bounds than MPI defines.
+    /// Open MPI takes blocks that end where those before them begin for ascending ones, and MPICH
+    /// some of a negative extent. Open MPI 5.0 takes complex numbers from multiples of their size.
     is_doubtful: bool,
-    /// Bytes of the largest complex number so far; 0 where there is none, or none that a library reads in its own way.
+    /// Bytes of the largest complex number so far; 0 where there is none, or none that a library
+    /// reads in its own way.
     complex: i64,
     /// Part of it has no data. MPICH divides by zero when it packs some of these.
     has_empty: bool,
 }
 
 impl Reading {
-    /// A translated type with the bounds that the library gives it, which count when it is repeated. `None` if its
-    /// data are elsewhere for the library.
+    /// A translated type with the bounds that the library gives it, which count when it is
+    /// repeated. `None` if its data are elsewhere for the library.
     fn bounded(&mut self, made: Datatype, facts: &Facts) -> Option<Datatype> {
         let is_same = made.size() == facts.size
             && (facts.size == 0
@@ -263,8 +268,8 @@ impl Reading {
         made.resized(facts.lower, facts.extent).ok()
     }
 
-    /// Looks whether a type goes backwards, or has complex numbers between the multiples of their size, and not only within
-    /// those that it is made of.
+    /// Looks whether a type goes backwards, or has complex numbers between the multiples of their
+    /// size, and not only within those that it is made of.
     fn look(&mut self, made: &Datatype) {
         let contents = made.contents();
         let is_back = match contents {
@@ -273,8 +278,8 @@ impl Reading {
             }
             _ => false,
         };
-        let has_negative = |child: &Datatype| child.extent() < 0 && child.size() > 0;
-        self.is_doubtful |= is_back || contents.children().iter().any(has_negative);
+        let has_negative = |(_, child): (usize, &Datatype)| child.extent() < 0 && child.size() > 0;
+        self.is_doubtful |= is_back || contents.runs().any(has_negative);
         if self.complex > 0 {
             let is_between = |bytes: &i64| bytes % self.complex != 0;
             let are_between = match contents {
@@ -297,7 +302,8 @@ impl Reading {
     }
 }
 
-/// Whether the library packs three elements of a type as we do. `false` if they reach too far to be tried.
+/// Whether the library packs three elements of a type as we do. `false` if they reach too far to be
+/// tried.
 fn packs_alike(abi: &Abi, datatype: Word, translated: &Datatype) -> bool {
     /// Bytes from the first to the last one, and of data.
     const MOST: i64 = 1 << 20;
@@ -315,7 +321,8 @@ fn packs_alike(abi: &Abi, datatype: Word, translated: &Datatype) -> bool {
         return false;
     }
     let bytes = layout.size() as usize;
-    // Bytes that tell places apart, and as many on either side, for a library that goes the other way.
+    // Bytes that tell places apart, and as many on either side, for a library that goes the other
+    // way.
     let place = |i: usize| ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8;
     let memory: Vec<u8> = (0..3 * span as usize).map(place).collect();
     let origin = memory
@@ -324,8 +331,9 @@ fn packs_alike(abi: &Abi, datatype: Word, translated: &Datatype) -> bool {
     let mut packed = [vec![0u8; bytes + MORE], vec![0u8; bytes + MORE]];
     let [ours, theirs] = &mut packed;
     let (mut own, mut end) = (0, 0);
-    // SAFETY: all data lie within the memory, and the rooms are longer than they are. The program may not have
-    // committed its type yet, so a duplicate is, which is our own; a word has room for either kind of handle.
+    // SAFETY: all data lie within the memory, and the rooms are longer than they are. The program
+    // may not have committed its type yet, so a duplicate is, which is our own; a word has room for
+    // either kind of handle.
     let answers = unsafe {
         layout.pack_raw(origin, 0..layout.size(), ours.as_mut_ptr());
         let dup = pmpi::type_dup(datatype, &mut own);
@@ -374,8 +382,9 @@ fn counts(integers: &[i64]) -> Option<Vec<u64>> {
     integers.iter().map(|n| u64::try_from(*n).ok()).collect()
 }
 
-/// The integers that a type was made with as they would be without large counts: these stand in their places, and
-/// addresses that were large counts behind the others, where the first forms of MPI had them.
+/// The integers that a type was made with as they would be without large counts: these stand in
+/// their places, and addresses that were large counts behind the others, where the first forms of
+/// MPI had them.
 fn with_large(how: c_int, integers: &[c_int], large: &[i64]) -> Option<Vec<i64>> {
     let before = match how {
         _ if large.is_empty() => 0,
@@ -420,8 +429,8 @@ fn translate(abi: &Abi, datatype: Word, depth: usize, reading: &mut Reading) -> 
                 reading.complex = reading.complex.max(i64::from(part.size));
             }
         }
-        // What Fortran selects by precision has sizes of its own there, and a wide character two bytes;
-        // MPICH turns round a complex number of Fortran's as a whole.
+        // What Fortran selects by precision has sizes of its own there, and a wide character two
+        // bytes; MPICH turns round a complex number of Fortran's as a whole.
         let is_plain = how == combiner::NAMED
             && named.is_some_and(|named| named != Named::Wchar && u64::from(named.size()) == size);
         let is_c = matches!(named, Some(Named::CFloatComplex | Named::CDoubleComplex));
@@ -638,10 +647,12 @@ fn examine(abi: &Abi, datatype: Word) -> Option<Known> {
     if reading.differs {
         READ_DIFFERENTLY.fetch_add(1, Ordering::Relaxed);
     }
+    // Without room for its form, it is not known.
+    let translated = translated.filter(|(translated, _)| translated.commit().is_ok());
     let (translated, grain) = translated.unzip();
     let (mut pieces, mut is_regular) = (1, false);
-    let dense = translated.as_ref().is_some_and(|known| {
-        let form = known.commit();
+    let form = translated.as_ref().and_then(|known| known.commit().ok());
+    let dense = translated.as_ref().zip(form).is_some_and(|(known, form)| {
         pieces = form.segments().max(1);
         is_regular = form.nodes().iter().all(follows_a_rule);
         let whole = known.lower_bound() == 0 && u64::try_from(known.extent()) == Ok(size);
@@ -707,7 +718,8 @@ thread_local! {
     static LAST: RefCell<[Last; 4]> = const { RefCell::new([const { (0, 0, None) }; 4]) };
 }
 
-/// What we know of a datatype; `None` if the library does not accept it, or not before it is committed.
+/// What we know of a datatype; `None` if the library does not accept it, or not before it is
+/// committed.
 pub fn of(abi: &Abi, datatype: Word) -> Option<Arc<Known>> {
     let handle = datatype & abi.handle;
     let generation = CACHE.generation(datatype);
@@ -751,8 +763,8 @@ pub fn generation(datatype: Word) -> u64 {
     CACHE.generation(datatype)
 }
 
-/// Bytes of data in `count` elements of any type, without a look at how it was made; `None` if the library
-/// does not accept it.
+/// Bytes of data in `count` elements of any type, without a look at how it was made; `None` if the
+/// library does not accept it.
 #[inline]
 pub fn size(datatype: Word, count: usize) -> Option<u64> {
     let mut size = 0i64;
@@ -812,7 +824,7 @@ pub fn quick_size(datatype: Word, count: usize) -> Option<u64> {
 pub struct Prepared {
     /// The layout.
     pub layout: Layout,
-    /// The same for messages, whose receivers get to know it.
+    /// The layout for messages, whose receivers get to know it.
     pub described: Arc<DescribedLayout>,
     /// The governors of packing and of unpacking these elements, once that was done some times.
     pub governors: [OnceLock<Box<Mutex<Alone>>>; 2],

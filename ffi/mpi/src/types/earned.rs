@@ -4,14 +4,15 @@
 //!
 //! To ask the MPI library what a type is and to make its layout takes microseconds, more than many
 //! types are ever worth: BLACS makes one for each call. So the calls that use a type are forwarded
-//! until what they would have gained together has reached what the layout costs: then no program can
-//! lose more than it would have gained (the argument for renting skis, and buying them when the rent
-//! has reached their price: Karlin, Manasse, Rudolph, Sleator, "Competitive snoopy caching", 1988).
+//! until what they would have gained together has reached what the layout costs: then no program
+//! can lose more than it would have gained (the argument for renting skis, and buying them when the
+//! rent has reached their price: Karlin, Manasse, Rudolph, Sleator, "Competitive snoopy caching",
+//! 1988).
 //!
 //! Nothing of that is a constant of a machine. What a layout costs, and what packing with it gains,
 //! is measured once per process by two types, when the first type is used for the second time; what
-//! layouts have cost since corrects the price. Before a layout is made, the MPI library packs the elements once, so that
-//! types that it packs well have to wait longer.
+//! layouts have cost since corrects the price. Before a layout is made, the MPI library packs the
+//! elements once, so that types that it packs well have to wait longer.
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
@@ -25,7 +26,8 @@ use crate::library::pmpi;
 use crate::types::worth::{EARNED, Entry, ONCE};
 use crate::types::{datatype, type_size, worth};
 
-/// Calls that are forwarded since their types have not earned a layout, those that are not first uses.
+/// Calls that are forwarded since their types have not earned a layout, those that are not first
+/// uses.
 static FORWARDED: AtomicU64 = AtomicU64::new(0);
 
 /// Such calls.
@@ -123,13 +125,14 @@ impl Worth {
         }
     }
 
-    /// What a use is worth that gains so much with the usual type: never nothing, so that uses end some
-    /// time.
+    /// What a use is worth that gains so much with the usual type: never nothing, so that uses end
+    /// some time.
     fn of(&self, gain: u64) -> u64 {
         (gain >> self.less).max(1)
     }
 
-    /// Counts half of the uses that are missing in advance, if they are all as long as this one; how many.
+    /// Counts half of the uses that are missing in advance, if they are all as long as this one;
+    /// how many.
     fn spare(&mut self, gain: u64, needed: u64) -> u64 {
         let missing = needed.saturating_sub(self.nanoseconds) / self.of(gain) / 2;
         let spared = missing.min(worth::MOST_SPARED);
@@ -222,8 +225,8 @@ fn appraise(abi: &Abi, prices: &Prices, what: Use, bytes: u64, worth: &mut Worth
     None
 }
 
-/// Nanoseconds in which the MPI library packs the elements, which may be those of a receive: what is in
-/// them does not matter. `None` where that cannot be tried, or takes long.
+/// Nanoseconds in which the MPI library packs the elements, which may be those of a receive: what
+/// is in them does not matter. `None` where that cannot be tried, or takes long.
 fn packed_by_library(what: Use, bytes: u64) -> Option<u64> {
     /// Bytes that are packed to find out.
     const MOST: u64 = 256 << 10;
@@ -281,7 +284,8 @@ impl Prices {
         gained.max(theirs / 8).max(1)
     }
 
-    /// How many times less, as halvings, elements gain that the library packs in `theirs` nanoseconds.
+    /// How many times less, as halvings, elements gain that the library packs in `theirs`
+    /// nanoseconds.
     fn less(&self, bytes: u64, theirs: u64) -> u32 {
         // What the two readings of the clock take is in it, too.
         let usual = self.gain(bytes);
@@ -301,8 +305,8 @@ impl Prices {
 
     /// A layout took so long.
     fn learn(&self, parts: u64, took: u64) {
-        /// One of several that mean as much: what takes long once, since somebody else had the processor,
-        /// says little.
+        /// One of several that mean as much: what takes long once, since somebody else had the
+        /// processor, says little.
         const SHARE: u64 = 4;
         let mix = |price: &AtomicU64, now: u64| {
             let before = price.load(Ordering::Relaxed);
@@ -322,8 +326,8 @@ impl Prices {
     }
 }
 
-/// The prices in this process, measured with a communicator; `None` if there is none, or the library
-/// makes no types for us.
+/// The prices in this process, measured with a communicator; `None` if there is none, or the
+/// library makes no types for us.
 fn prices(abi: &Abi, comm: Option<Word>) -> Option<&'static Prices> {
     static PRICES: OnceLock<Option<Prices>> = OnceLock::new();
     match PRICES.get() {
@@ -386,9 +390,9 @@ impl Drop for Sample {
     }
 }
 
-/// Processor time of this thread (clock_gettime(2), `CLOCK_THREAD_CPUTIME_ID`). A layout is made once, so there is no
-/// shortest of several times; and by a clock that runs on while another rank has the processor, a layout would seem to
-/// cost milliseconds, and types would never earn one.
+/// Processor time of this thread (clock_gettime(2), `CLOCK_THREAD_CPUTIME_ID`). A layout is made
+/// once, so there is no shortest of several times; and by a clock that runs on while another rank
+/// has the processor, a layout would seem to cost milliseconds, and types would never earn one.
 fn processor_time() -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,

@@ -115,8 +115,8 @@ impl Partition {
         .checked()
     }
 
-    /// Parts for some of the ranks only: `part` gives a neighbour's datatype, count and place in bytes
-    /// by its index; negative neighbours have none.
+    /// Parts for some of the ranks only: `part` gives a neighbour's datatype, count and place in
+    /// bytes by its index; negative neighbours have none.
     pub fn of_some(
         size: usize,
         neighbours: &[c_int],
@@ -169,7 +169,8 @@ impl Partition {
         self.bytes(rank) > 0 && count == Some(self.counts[rank]) && is_same(address, part)
     }
 
-    /// Whether the parts of another buffer are the same bytes, if both buffers begin at one address.
+    /// Whether the parts of another buffer are the same bytes, if both buffers begin at one
+    /// address.
     pub fn is_like(&self, other: &Partition) -> bool {
         let same = |rank: usize| match (self.kind(rank), other.kind(rank)) {
             _ if self.bytes(rank) != other.bytes(rank) => false,
@@ -280,8 +281,8 @@ impl Partition {
         self.span().is_none()
     }
 
-    /// Copies a rank's part to the same rank's part of another partition, which is as many bytes, and leaves
-    /// it out of both from then on.
+    /// Copies a rank's part to the same rank's part of another partition, which is as many bytes,
+    /// and leaves it out of both from then on.
     ///
     /// # Safety
     ///
@@ -343,7 +344,7 @@ impl Partition {
         )
     }
 
-    /// The same as libcopy receives them.
+    /// The elements of all parts as libcopy receives them; `None` if it cannot unpack some.
     ///
     /// # Safety
     ///

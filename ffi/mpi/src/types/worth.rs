@@ -3,9 +3,9 @@
 //! What the uses of each derived datatype have been worth so far, by handle: a small table without
 //! locks, since a type that is made for one use must cost a few nanoseconds.
 //!
-//! The table is advice. A handle that is freed where nobody sees it leaves its entry to the next type
-//! with that handle, whose layout is made too early then; which layout a type has, its attribute says
-//! ([`crate::types::datatype`]).
+//! The table is advice. A handle that is freed where nobody sees it leaves its entry to the next
+//! type with that handle, whose layout is made too early then; which layout a type has, its
+//! attribute says ([`crate::types::datatype`]).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -14,7 +14,8 @@ pub const NEVER: u64 = 0;
 /// Used once, by a message of unknown length.
 pub const ONCE: u64 = 1;
 
-/// Where uses are counted down that need no closer look; all ones where the layout is worth its making.
+/// Where uses are counted down that need no closer look; all ones where the layout is worth its
+/// making.
 pub const SPARED: u32 = 48;
 /// Most entries.
 pub const MOST_SPARED: u64 = 0x7fff;
@@ -49,8 +50,8 @@ impl Entry {
         self.worth.store(worth, Ordering::Relaxed);
     }
 
-    /// Whether this use is forwarded without a closer look, since it is the first or one of those that
-    /// cannot earn the layout; counts it then.
+    /// Whether this use is forwarded without a closer look, since it is the first or one of those
+    /// that cannot earn the layout; counts it then.
     #[inline(always)]
     pub fn spares(&self) -> bool {
         let worth = self.worth();
@@ -158,8 +159,8 @@ pub fn insert(handle: usize, worth: u64) {
     ANY.store(true, Ordering::Relaxed);
 }
 
-/// The type is freed: the next one with its handle begins anew. The entry stays, since no predefined
-/// type will have that handle.
+/// The type is freed: the next one with its handle begins anew. The entry stays, since no
+/// predefined type will have that handle.
 #[inline(always)]
 pub fn forget(handle: usize) {
     if let Some(entry) = find(handle) {

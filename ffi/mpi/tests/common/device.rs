@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Runs of programs with buffers in device memory, with the stand-in for the CUDA driver (`tests/fakecuda`).
+//! Runs of programs with buffers in device memory, with the stand-in for the CUDA driver
+//! (`tests/fakecuda`).
 
 use std::path::PathBuf;
 use std::sync::OnceLock;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What tests of MPI programs have in common: the library under test, compilers, launchers, and reports.
+//! What tests of MPI programs have in common: the library under test, compilers, launchers, and
+//! reports.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -117,7 +118,7 @@ impl Mpi {
         self.output_of(self.launch(LIMIT), ranks, arguments, environment)
     }
 
-    /// The same of a launcher with its options.
+    /// What came of a launcher with its options, within [`LIMIT`].
     pub fn output_of(
         &self,
         mut command: Command,
@@ -131,8 +132,8 @@ impl Mpi {
         for (name, value) in environment {
             command.arg(format!("{name}={value}"));
         }
-        // Launchers put what ranks print together in pieces that may end within a line, and Open MPI 5's some of
-        // what they say as errors between. So each rank has a file of its own.
+        // Launchers put what ranks print together in pieces that may end within a line, and Open
+        // MPI 5's some of what they say as errors between. So each rank has a file of its own.
         let said = self.program.with_extension("stderr");
         command
             .args(["sh", "-c", "exec \"$@\" >\"$0.$$\" 2>>\"$0\""])

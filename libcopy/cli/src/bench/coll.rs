@@ -85,8 +85,8 @@ pub struct CollArgs {
     #[arg(long, short = 'n', default_value_t = 4)]
     pub ranks: usize,
 
-    /// Variants: `auto` is what the policy table chooses; `cma-plain` is one system call per leaf, as
-    /// MPI libraries do it [default: auto, all transports that work here, cma-plain beside kmod]
+    /// Variants: `auto` is what the policy table chooses; `cma-plain` is one system call per leaf,
+    /// as MPI libraries do it [default: auto, all transports that work here, cma-plain beside kmod]
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub transports: Option<Vec<String>>,
 
@@ -106,8 +106,8 @@ pub struct PeersArgs {
     #[arg(long = "peer", value_name = "NAME=COMMAND", required = true)]
     pub peers: Vec<String>,
 
-    /// How often all of them are launched: from launch to launch the same program may be several times
-    /// as fast, so ratios are of medians of the same launch
+    /// How often all of them are launched: from launch to launch the same program may be several
+    /// times as fast, so ratios are of medians of the same launch
     #[arg(long, default_value_t = 10)]
     pub launches: usize,
 
@@ -299,8 +299,8 @@ fn medians<'a>(launches: &'a [Report], row: &'a Row) -> impl Iterator<Item = &'a
         .filter_map(move |launch| launch.rows.iter().find(same))
 }
 
-/// One report of several launches: each time is the median of the launches' medians, and what is wrong in
-/// one of them is wrong.
+/// One report of several launches: each time is the median of the launches' medians, and what is
+/// wrong in one of them is wrong.
 fn together(launches: &[Report]) -> Option<Report> {
     let mut report = launches.first()?.clone();
     for row in &mut report.rows {
@@ -312,8 +312,8 @@ fn together(launches: &[Report]) -> Option<Report> {
     Some(report)
 }
 
-/// Ratios of medians of the same launch with their 95 % interval, and which variants had launches in
-/// different modes.
+/// Ratios of medians of the same launch with their 95 % interval, and which variants had launches
+/// in different modes.
 fn paired(launches: &[Report], against: &[(String, String)]) -> Vec<String> {
     let mut notes = Vec::new();
     let rows = launches.first().map_or(&[][..], |launch| &launch.rows);

@@ -20,8 +20,8 @@ pub enum Bench {
     Types(types::TypesArgs),
     /// Derived datatypes in GPU memory (CUDA): pack, unpack, copies between processes
     Gpu(gpu::GpuArgs),
-    /// How many times as fast MPI calls are with libcopy_mpi.so, from paired blocks of several launches
-    /// (`scripts/bench mpi` calls this)
+    /// How many times as fast MPI calls are with libcopy_mpi.so, from paired blocks of several
+    /// launches (`scripts/bench mpi` calls this)
     Speedup(speedup::SpeedupArgs),
     /// The experiments of the paper on copy engines: shared engines, fragments, switching (see
     /// `scripts/vm --ioat`)

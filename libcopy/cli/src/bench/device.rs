@@ -500,8 +500,8 @@ impl Run {
                                     fill(at, &mut target)?;
                                     found[at].0.push(micros(start.elapsed(), 1));
                                 }
-                                // A process that is done keeps the memory busy no longer; that hardly
-                                // changes the median of the others.
+                                // A process that is done keeps the memory busy no longer; that
+                                // hardly changes the median of the others.
                                 meet.wait();
                             }
                         }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The confidence interval of a median. tests/xtask compiles this file too, so it uses nothing of its neighbours.
+//! The confidence interval of a median. tests/xtask compiles this file too, so it uses nothing of
+//! its neighbours.
 
 /// A median with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,15 +15,17 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// By order statistics, whatever the distribution: the k-th lowest and k-th highest value, where k is the
-    /// largest number for which fewer than k of n fair coins show heads with a probability of at most 2.5 %.
-    /// With fewer than six values, their extremes. `None` without values.
+    /// By order statistics, whatever the distribution: the k-th lowest and k-th highest value,
+    /// where k is the largest number for which fewer than k of n fair coins show heads with a
+    /// probability of at most 2.5 %. With fewer than six values, their extremes. `None` without
+    /// values.
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
         let n = sorted.len();
         let median = (sorted.get(n.checked_sub(1)? / 2)? + sorted[n / 2]) / 2.0;
-        // Terms of the binomial distribution, summed up from the lowest; in logarithms, for large n.
+        // Terms of the binomial distribution, summed up from the lowest; in logarithms, for large
+        // n.
         let (mut k, mut sum, mut term) = (0, 0.0, -(n as f64) * 2f64.ln());
         while k < n / 2 {
             sum += term.exp();

@@ -431,8 +431,8 @@ impl Book {
         }
     }
 
-    /// What a halo of two cells takes from n^3 doubles along the dimension whose cells follow one another: the last
-    /// two cells of each row of an array with a border of two.
+    /// What a halo of two cells takes from n^3 doubles along the dimension whose cells follow one
+    /// another: the last two cells of each row of an array with a border of two.
     fn halo(&mut self, tier: Tier, n: u64) {
         let m = n + 4;
         self.add(
@@ -528,8 +528,8 @@ pub fn cases() -> Vec<Case> {
     by_layout(&book)
 }
 
-/// Lists of blocks of 1 to 2, ..., 1 to 16 doubles, in ascending places with gaps of 1 to 4 doubles.
-/// Lengths and gaps are random numbers, the same in each run.
+/// Lists of blocks of 1 to 2, ..., 1 to 16 doubles, in ascending places with gaps of 1 to 4
+/// doubles. Lengths and gaps are random numbers, the same in each run.
 pub fn irregular_cases() -> Vec<Case> {
     const COUNTS: [usize; 7] = [1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000];
     const LONGEST: [u64; 10] = [2, 3, 4, 5, 6, 8, 10, 12, 14, 16];
@@ -572,8 +572,9 @@ pub fn irregular_cases() -> Vec<Case> {
     cases
 }
 
-/// The parameter sets of figures 9 to 11 of the paper on FALCON-X: its MILC, WRF_y_vec and NAS_MG_z. Of
-/// WRF it gives the bounds in i alone; with the 65 levels and 3 rows of our other cases D has its 3.8 MB.
+/// The parameter sets of figures 9 to 11 of the paper on FALCON-X: its MILC, WRF_y_vec and
+/// NAS_MG_z. Of WRF it gives the bounds in i alone; with the 65 levels and 3 rows of our other
+/// cases D has its 3.8 MB.
 pub fn paper_cases() -> Vec<Case> {
     let mut book = Book { cases: Vec::new() };
     for (set, sites) in [

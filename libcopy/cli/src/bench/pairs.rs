@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Blocks of calls that alternate inside one launch, plain and intercepted (`tests/peers/mpi_paired.h`):
-//! the paired ratio, its confidence interval, and the control of plain against plain.
+//! Blocks of calls that alternate inside one launch, plain and intercepted
+//! (`tests/peers/mpi_paired.h`): the paired ratio, its confidence interval, and the control of
+//! plain against plain.
 
 use super::interval::Interval;
 use super::sample::Spread;
@@ -71,7 +72,7 @@ impl Pairs {
         Interval::of(&self.rounds().map(Round::gain).collect::<Vec<_>>())
     }
 
-    /// The same of plain calls against plain ones.
+    /// How many times as fast plain calls were as plain ones: the control.
     pub fn control(&self) -> Option<Interval> {
         Interval::of(&self.rounds().map(Round::control).collect::<Vec<_>>())
     }
@@ -93,8 +94,8 @@ impl Pairs {
     }
 }
 
-/// The medians of launches in ascending order, if they differ so much that the launches were in different
-/// modes: then only what was compared inside one launch says anything.
+/// The medians of launches in ascending order, if they differ so much that the launches were in
+/// different modes: then only what was compared inside one launch says anything.
 pub fn modes(mut medians: Vec<f64>) -> Option<Vec<f64>> {
     medians.sort_unstable_by(f64::total_cmp);
     let (first, last) = (medians.first()?, medians.last()?);

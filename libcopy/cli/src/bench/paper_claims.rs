@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What FALCON-X (Hashmi et al., JPDC 2020) says that its designs gain on processors, for the figures
-//! that `scripts/bench mpi` measures as well.
+//! What FALCON-X (Hashmi et al., JPDC 2020) says that its designs gain on processors, for the
+//! figures that `scripts/bench mpi` measures as well.
 
 /// A sentence of the paper about some of the rows.
 #[derive(Clone, Copy, Debug)]

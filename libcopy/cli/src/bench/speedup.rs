@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! How many times as fast MPI calls are when libcopy_mpi.so intercepts them, from paired blocks of one or
-//! more launches ([`super::pairs`]): the table, means and extremes, a figure, and what a paper says of the
-//! same rows. `scripts/bench mpi` measures and calls this.
+//! How many times as fast MPI calls are when libcopy_mpi.so intercepts them, from paired blocks of
+//! one or more launches ([`super::pairs`]): the table, means and extremes, a figure, and what a
+//! paper says of the same rows. `scripts/bench mpi` measures and calls this.
 
 use super::interval::Interval;
 use super::machine::Machine;
@@ -29,8 +29,8 @@ const FLOOR: f64 = 0.98;
 /// `libcopy bench speedup`
 #[derive(Args, Clone, Debug)]
 pub struct SpeedupArgs {
-    /// Results of all launches: op,bytes,ranks,variant,rounds,verified, and, where they differ, layout and
-    /// block
+    /// Results of all launches: op,bytes,ranks,variant,rounds,verified, and, where they differ,
+    /// layout and block
     #[arg(value_name = "FILE")]
     pub results: PathBuf,
 
@@ -90,8 +90,8 @@ pub fn run(args: &SpeedupArgs) -> Result<()> {
     Ok(())
 }
 
-/// The cases in the order in which they first come; launches of the same case are put together, and what is
-/// wrong in one of them is wrong.
+/// The cases in the order in which they first come; launches of the same case are put together, and
+/// what is wrong in one of them is wrong.
 fn read(text: &str) -> Result<Vec<Case>> {
     let mut columns: HashMap<&str, usize> = HashMap::new();
     let mut cases: Vec<(Key, String, Pairs, bool)> = Vec::new();
@@ -293,8 +293,8 @@ fn modes(cases: &[Case]) -> String {
     )
 }
 
-/// Each library with each number of ranks; operations apart if layouts are, and dense bytes apart from
-/// layouts.
+/// Each library with each number of ranks; operations apart if layouts are, and dense bytes apart
+/// from layouts.
 fn groups(cases: &[Case]) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for case in cases {
@@ -425,8 +425,8 @@ fn write_csv(path: &Path, cases: &[Case]) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Lines over the size of a message or a block, where one thing was measured in several sizes; a point
-/// for each gain where layouts have nothing in common but their size.
+/// Lines over the size of a message or a block, where one thing was measured in several sizes; a
+/// point for each gain where layouts have nothing in common but their size.
 fn figure(args: &SpeedupArgs, cases: &[Case], path: &Path) -> Result<(PathBuf, PathBuf)> {
     let blocks = cases.iter().all(|case| case.key.block.is_some());
     let counts: Vec<usize> = cases.iter().map(|case| case.key.ranks).collect();

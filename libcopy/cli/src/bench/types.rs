@@ -4,9 +4,9 @@
 //! libraries and loops written by hand.
 //!
 //! The others are programs that sleep in `read` until it is their turn (`tests/peers/type_peer.h`
-//! says what they are told). All of them, this process included, run on the same core, and share the
-//! memory that they measure with. What counts is the lowest of the rounds' medians: whatever else
-//! runs on a machine makes rounds slower, never faster.
+//! says what they are told). All of them, this process included, run on the same core, and share
+//! the memory that they measure with. What counts is the lowest of the rounds' medians: whatever
+//! else runs on a machine makes rounds slower, never faster.
 
 mod own;
 mod results;
@@ -63,8 +63,8 @@ pub struct TypesArgs {
     #[arg(long)]
     pub quick: bool,
 
-    /// Also let a peer run `memcpy`: how far its ratio with ours is from 1 says how much of the other
-    /// ratios is noise
+    /// Also let a peer run `memcpy`: how far its ratio with ours is from 1 says how much of the
+    /// other ratios is noise
     #[arg(long)]
     pub control: bool,
 
@@ -82,8 +82,8 @@ pub struct TypesArgs {
     #[arg(long, conflicts_with = "paper")]
     pub irregular: bool,
 
-    /// Sets of instructions that libcopy's kernels may use, of those that the processor has: avx512,
-    /// avx2, portable. By default all of them with --irregular, else the processor's only
+    /// Sets of instructions that libcopy's kernels may use, of those that the processor has:
+    /// avx512, avx2, portable. By default all of them with --irregular, else the processor's only
     #[arg(long, value_delimiter = ',', value_parser = instruction_set, value_name = "LIST")]
     pub cpu: Vec<InstructionSet>,
 

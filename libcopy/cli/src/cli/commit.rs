@@ -389,7 +389,7 @@ fn structs(n: usize) -> impl Iterator<Item = Case> {
             let child = double.subarray(SQUARE, &[3, 2], &[1, 2], Order::C)?;
             let places = places(&vec![80; n], |_| random.below(gaps));
             let places: Vec<i64> = places.iter().map(|at| 8 * at).collect();
-            Datatype::structure(&vec![1; n], &places, &vec![child; n])
+            Datatype::structure(&vec![1; n], &places, vec![&child; n])
         };
         Case {
             name: name.to_owned(),
@@ -473,7 +473,7 @@ fn measure(case: &Case, time: Duration) -> Result<Found> {
         let start = Instant::now();
         let datatype = (case.build)()?;
         let built = Instant::now();
-        datatype.commit();
+        datatype.commit()?;
         let done = Instant::now();
         create.push(built.duration_since(start).as_secs_f64() * 1e6);
         commit.push(done.duration_since(built).as_secs_f64() * 1e6);
@@ -489,10 +489,10 @@ fn measure(case: &Case, time: Duration) -> Result<Found> {
     Ok(Found {
         case: case.name.clone(),
         what: case.what.clone(),
-        segments: datatype.commit().segments(),
+        segments: datatype.commit()?.segments(),
         create_us: create[create.len() / 2],
         commit_us: commit[commit.len() / 2],
         commit_p90_us: commit[commit.len() * 9 / 10],
-        form_bytes: datatype.commit().memory(),
+        form_bytes: datatype.commit()?.memory(),
     })
 }

@@ -98,7 +98,7 @@ pub fn run(command: &Type) -> Result<()> {
 fn describe(args: &DescribeArgs) -> Result<()> {
     let datatype: Datatype = args.expression.parse()?;
     let start = Instant::now();
-    datatype.commit();
+    datatype.commit()?;
     let commit = start.elapsed();
     let layout = Layout::new(&datatype, args.count)?;
     let mut out = std::io::stdout().lock();
@@ -236,14 +236,8 @@ fn tree(datatype: &Datatype) -> Vec<(usize, usize, Datatype)> {
     let mut todo = vec![(0, 1, datatype.clone())];
     while let Some((depth, times, datatype)) = todo.pop() {
         if depth < DEEPEST {
-            let mut next: Vec<(usize, usize, Datatype)> = Vec::new();
-            for child in datatype.contents().children() {
-                match next.last_mut() {
-                    Some((_, times, last)) if last.id() == child.id() => *times += 1,
-                    _ => next.push((depth + 1, 1, child.clone())),
-                }
-            }
-            todo.extend(next.into_iter().rev());
+            let next = datatype.contents().runs().rev();
+            todo.extend(next.map(|(times, child)| (depth + 1, times, child.clone())));
         }
         found.push((depth, times, datatype));
         if found.len() > 1000 {

@@ -16,7 +16,8 @@ use crate::bench::Owner;
 /// Subcommands of `libcopy gpu`.
 #[derive(Subcommand, Debug)]
 pub enum Gpu {
-    /// Show the GPUs, the driver, which process reaches whose memory, and which method messages would take
+    /// Show the GPUs, the driver, which process reaches whose memory, and which method messages
+    /// would take
     Info(InfoArgs),
     /// Measure a GPU for at most five seconds and store a profile that the choice of methods uses
     Measure(MeasureArgs),
@@ -144,7 +145,8 @@ const SHOWN: [(u64, u64); 6] = [
     (4 << 20, 256),
 ];
 
-/// The choices of a profile: with an MPI library that knows no GPU memory, between machines and within one.
+/// The choices of a profile: with an MPI library that knows no GPU memory, between machines and
+/// within one.
 fn choices(profile: &Profile) -> Vec<(u64, u64, String, String)> {
     let choose = |bytes, block, has_peer| {
         let ask = Ask {

@@ -216,7 +216,8 @@ fn bench(args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
-/// The two devices to use, or why there are none. An error if devices that were asked for cannot be used.
+/// The two devices to use, or why there are none. An error if devices that were asked for cannot be
+/// used.
 fn bench_devices(args: &BenchArgs) -> Result<Result<[Arc<Device>; 2], String>> {
     if args.software {
         return Ok(Err("--software".to_owned()));
@@ -256,7 +257,8 @@ fn usable() -> Result<(usize, Vec<Arc<Device>>), String> {
     Ok((names.len(), usable.take(2).collect()))
 }
 
-/// The devices to measure with: those that were asked for, else the first two that can be used, else one for both ends.
+/// The devices to measure with: those that were asked for, else the first two that can be used,
+/// else one for both ends.
 pub fn tune_devices(asked: &[String]) -> Result<[Arc<Device>; 2]> {
     if !asked.is_empty() {
         return named(asked);

@@ -27,8 +27,8 @@ pub struct TuneArgs {
     #[arg(long)]
     dry_run: bool,
 
-    /// Measure an RDMA device instead: up to how many pieces, of which length on, memory keys and lists are faster than
-    /// packing
+    /// Measure an RDMA device instead: up to how many pieces, of which length on, memory keys and
+    /// lists are faster than packing
     #[arg(long)]
     rdma: bool,
 

@@ -13,14 +13,16 @@ pub const SIMULATED: &str =
 /// Subcommands of `libcopy nic`.
 #[derive(Subcommand, Debug)]
 pub enum Nic {
-    /// Say how a card would receive a type: at line rate or not, why, with how many HPUs and how much memory
+    /// Say how a card would receive a type: at line rate or not, why, with how many HPUs and how
+    /// much memory
     #[command(after_help = SIMULATED)]
     Plan(receive::PlanArgs),
-    /// Simulate receiving a message of a type, by all strategies, beside the host and a card with iovecs
+    /// Simulate receiving a message of a type, by all strategies, beside the host and a card with
+    /// iovecs
     #[command(after_help = SIMULATED)]
     Simulate(receive::SimulateArgs),
-    /// Simulate the figures of "Network-Accelerated Non-Contiguous Memory Transfers" (SC 2019) and hold them against its
-    /// claims
+    /// Simulate the figures of "Network-Accelerated Non-Contiguous Memory Transfers" (SC 2019) and
+    /// hold them against its claims
     #[command(after_help = SIMULATED)]
     Figures(reproduce::FiguresArgs),
 }

@@ -11,7 +11,8 @@ use libcopy_nic::plan::{Options, Plan, Verdict, plan};
 /// Other types on the card.
 #[derive(Args, Debug)]
 pub struct OtherTypes {
-    /// A type that was received before and still has NIC memory: it gives way if it has to, the oldest first (may be repeated)
+    /// A type that was received before and still has NIC memory: it gives way if it has to, the
+    /// oldest first (may be repeated)
     #[arg(long, value_name = "TYPE")]
     before: Vec<String>,
 
@@ -35,7 +36,8 @@ impl OtherTypes {
         before.chain(self.posted.iter().map(|name| (name, true)))
     }
 
-    /// Posts a receive with the type of `own` on a card that has the other types, each with priority 0.
+    /// Posts a receive with the type of `own` on a card that has the other types, each with
+    /// priority 0.
     ///
     /// # Errors
     ///

@@ -80,7 +80,8 @@ pub struct PlanArgs {
     #[command(flatten)]
     of: TypeArgs,
 
-    /// The strategy, instead of the one that is expected to be fastest: specialized, hpu-local, ro-cp, rw-cp, seek
+    /// The strategy, instead of the one that is expected to be fastest: specialized, hpu-local,
+    /// ro-cp, rw-cp, seek
     #[arg(long, value_parser = strategy)]
     strategy: Option<Strategy>,
 }

@@ -42,15 +42,18 @@ impl Datatype {
             head(&mut text, datatype.contents());
             if let Contents::Struct { children, .. } = datatype.contents() {
                 todo.push(Part::Text("])"));
-                for (i, child) in children.iter().enumerate().rev() {
-                    todo.push(Part::Type(child.clone()));
+                let before = todo.len();
+                for (i, child) in children.iter().enumerate() {
                     if i > 0 {
                         todo.push(Part::Text(","));
                     }
+                    todo.push(Part::Type(child.clone()));
                 }
+                // What is last is written first.
+                todo[before..].reverse();
             } else {
                 todo.push(Part::Text(")"));
-                let children = datatype.contents().children().iter().cloned();
+                let children = datatype.contents().children().cloned();
                 todo.extend(children.map(Part::Type));
             }
         }

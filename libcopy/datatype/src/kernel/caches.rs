@@ -2,8 +2,8 @@
 
 //! How much the caches of this machine hold, as far as kernels depend on it.
 //!
-//! The bounds were measured on a Cascade Lake Xeon (32 KiB and 1 MiB) and on a newer one (48 KiB and
-//! 2 MiB); where the C library cannot tell the sizes, they are those of the former.
+//! The bounds were measured on a Cascade Lake Xeon (32 KiB and 1 MiB) and on a newer one (48 KiB
+//! and 2 MiB); where the C library cannot tell the sizes, they are those of the former.
 
 use std::sync::OnceLock;
 
@@ -46,8 +46,9 @@ fn sizes() -> [u64; 3] {
     ]
 }
 
-/// The last-level cache that a processor uses, as the kernel says it (`Documentation/ABI/testing/sysfs-devices-system-cpu`).
-/// On AMD's, the C library counts those of the whole package together: ten or twelve times as much.
+/// The last-level cache that a processor uses, as the kernel says it
+/// (`Documentation/ABI/testing/sysfs-devices-system-cpu`). On AMD's, the C library counts those of
+/// the whole package together: ten or twelve times as much.
 #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
 fn last_level() -> Option<u64> {
     let read = |index: u32, file: &str| {
@@ -134,8 +135,8 @@ pub(super) fn within_second(count: usize) -> bool {
     count <= Caches::here().lines[1]
 }
 
-/// Of strides with a power of two in them, a cache keeps fewer lines: they agree in some of the bits
-/// that say where.
+/// Of strides with a power of two in them, a cache keeps fewer lines: they agree in some of the
+/// bits that say where.
 fn overflow(lines: usize, count: usize, stride: usize) -> bool {
     let apart = (1 << stride.trailing_zeros().min(usize::BITS - 1)) / LINE;
     count > lines / apart.clamp(1, PAGE_LINES)

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Finds the profile of the processor at hand by timing kernels against those of the vendor's table.
+//! Finds the profile of the processor at hand by timing kernels against those of the vendor's
+//! table.
 //!
-//! What is better by chance must not be taken: a kernel replaces the table's only if it is faster twice,
-//! in measurements that alternate, and slower neither packing nor unpacking.
+//! What is better by chance must not be taken: a kernel replaces the table's only if it is faster
+//! twice, in measurements that alternate, and slower neither packing nor unpacking.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,19 +22,20 @@ use super::sorted::{Moves, Sorted};
 pub struct Calibration {
     /// The table, with what was better.
     pub profile: CpuProfile,
-    /// What differs from the vendor's table: block length, level (0: the first-level cache), and the
-    /// kernel's name.
+    /// What differs from the vendor's table: block length, level (0: the first-level cache), and
+    /// the kernel's name.
     pub changes: Vec<(usize, usize, &'static str)>,
     /// Flags that differ from the vendor's table, by name.
     pub flags: Vec<(&'static str, bool)>,
-    /// Pieces of a list whose branches the processor remembers: a power of two, or 0. `None` if that was not
-    /// measured.
+    /// Pieces of a list whose branches the processor remembers: a power of two, or 0. `None` if
+    /// that was not measured.
     pub remembered: Option<usize>,
     /// Whether all was measured before the time was over.
     pub is_complete: bool,
 }
 
-/// So much less time than the table's kernel must one take, packing and unpacking together, to replace it.
+/// So much less time than the table's kernel must one take, packing and unpacking together, to
+/// replace it.
 const GAIN: f64 = 0.90;
 
 /// Neither of the two may take more than this.
@@ -117,7 +119,8 @@ impl Bench {
         self.start.elapsed() >= self.budget
     }
 
-    /// The kernel that is better than the table's for blocks of `len` bytes at this level, if one is.
+    /// The kernel that is better than the table's for blocks of `len` bytes at this level, if one
+    /// is.
     fn better(
         &mut self,
         vendor: &CpuProfile,
@@ -184,11 +187,11 @@ impl Bench {
         })
     }
 
-    /// Up to how many pieces a list is moved in less time in its own order, with branches that the processor
-    /// remembers, than sorted by length. `None` without time to find out.
+    /// Up to how many pieces a list is moved in less time in its own order, with branches that the
+    /// processor remembers, than sorted by length. `None` without time to find out.
     fn remembered(&mut self) -> Option<usize> {
-        /// The least and the most pieces that are tried, in powers of two: a list is longer than what a
-        /// processor has for other branches, and shorter than its second-level cache.
+        /// The least and the most pieces that are tried, in powers of two: a list is longer than
+        /// what a processor has for other branches, and shorter than its second-level cache.
         const TRIED: std::ops::RangeInclusive<u32> = 9..=15;
         let mut found = 0;
         for power in TRIED {
@@ -205,11 +208,13 @@ impl Bench {
         Some(found)
     }
 
-    /// Whether a list of `n` pieces is moved in less time in its own order; `None` if there is no room for it.
+    /// Whether a list of `n` pieces is moved in less time in its own order; `None` if there is no
+    /// room for it.
     fn is_remembered(&mut self, n: usize) -> Option<bool> {
         const WORD: i32 = 8;
         const LONGEST: u64 = 16;
-        /// Times that the list is moved each way. The processor learns the branches from the first of them.
+        /// Times that the list is moved each way. The processor learns the branches from the first
+        /// of them.
         const TIMES: usize = 6;
         let (mut state, mut end) = (1u64, 0);
         let (mut offsets, mut starts) = (Vec::with_capacity(n), Vec::with_capacity(n + 1));
@@ -226,7 +231,7 @@ impl Bench {
         let reach = (end + n as i32 * WORD) as usize;
         let offsets = Offsets::Narrow(Arc::new(offsets));
         let starts = Offsets::Narrow(Arc::new(starts));
-        let sorted = Sorted::of_lists(&offsets, &starts);
+        let sorted = Sorted::of_lists(&offsets, &starts).ok()?;
         let (user, packed) = self.memory.split_at_mut_checked(reach)?;
         if packed.len() < end as usize {
             return None;
@@ -254,8 +259,8 @@ impl Bench {
         Some(least[0].iter().sum::<f64>() < least[1].iter().sum::<f64>())
     }
 
-    /// How long one profile's kernels take compared with the other's, packing and unpacking, by the least
-    /// of some rounds in which they take turns; infinite if either loses.
+    /// How long one profile's kernels take compared with the other's, packing and unpacking, by the
+    /// least of some rounds in which they take turns; infinite if either loses.
     fn ratio(
         &mut self,
         one: &CpuProfile,

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Blocks that are far apart: whether later ones are asked for, and whether few are on their way at a time.
+//! Blocks that are far apart: whether later ones are asked for, and whether few are on their way at
+//! a time.
 
 use super::caches::{overflow_first, overflow_second, within_second};
 use super::loop_nest::{Dim, blocks};
 use super::profile::CpuProfile;
 
 /// Whether later blocks are asked for: what is read comes fast enough from the second-level cache.
-/// Most of what is more than that, and of what is written, the hardware guesses as well, but not for
-/// strides of which the caches keep few lines. A short row is not worth it.
+/// Most of what is more than that, and of what is written, the hardware guesses as well, but not
+/// for strides of which the caches keep few lines. A short row is not worth it.
 pub(super) fn asks_ahead(profile: &CpuProfile, dims: &[Dim]) -> bool {
     let a = dims[0];
     let (by_source, count) = (is_source_far(a), blocks(dims));
@@ -25,8 +26,8 @@ pub(super) fn asks_ahead(profile: &CpuProfile, dims: &[Dim]) -> bool {
     }
 }
 
-/// A number that has as many zeros at the end as the strides of one side together: all multiples of the
-/// strides are multiples of the lowest bit of any.
+/// A number that has as many zeros at the end as the strides of one side together: all multiples of
+/// the strides are multiples of the lowest bit of any.
 fn lowest_bits(dims: &[Dim], side: impl Fn(&Dim) -> isize) -> usize {
     let repeated = dims.iter().filter(|dim| dim.count > 1);
     repeated.fold(0, |bits, dim| bits | side(dim).unsigned_abs())
@@ -45,8 +46,8 @@ pub(super) fn writes_few(profile: &CpuProfile, len: usize, dims: &[Dim]) -> bool
         && overflow_first(blocks(dims), lowest_bits(dims, |dim| dim.to))
 }
 
-/// Written lines that are multiples of this apart share so few sets of the first-level cache that the
-/// processor has more of them on their way than fit.
+/// Written lines that are multiples of this apart share so few sets of the first-level cache that
+/// the processor has more of them on their way than fit.
 pub(super) const CONFLICTING_WRITES: isize = 512;
 
 /// Strides with a power of two in them from this one on leave only a part of the first-level cache.

@@ -231,11 +231,11 @@ pub(super) unsafe fn pieces_by<const PACK: bool>(
     }
 }
 
-/// Pieces by which a piece is asked for ahead of its turn: to read it, where the second-level cache does not
-/// hold both sides, and to write it, where no cache does. Such places are in another page every few
-/// pieces, and the hardware does not follow: packing 1M pieces of 22 bytes on average took 7.6 ms without
-/// and 3.3 ms with it on AMD's Zen 5, unpacking 5.6 and 5.2 ms. From the last-level cache, asking for
-/// lines to write took a fifth longer.
+/// Pieces by which a piece is asked for ahead of its turn: to read it, where the second-level cache
+/// does not hold both sides, and to write it, where no cache does. Such places are in another page
+/// every few pieces, and the hardware does not follow: packing 1M pieces of 22 bytes on average
+/// took 7.6 ms without and 3.3 ms with it on AMD's Zen 5, unpacking 5.6 and 5.2 ms. From the
+/// last-level cache, asking for lines to write took a fifth longer.
 const AHEAD: usize = 16;
 
 /// # Safety
@@ -283,8 +283,8 @@ unsafe fn piecewise<const PACK: bool, O: Number, S: Number>(
     }
 }
 
-/// Moves as many pieces as `starts` has, less one; with `ASK`, the place [`AHEAD`] pieces later, which
-/// `offsets` has, is asked for.
+/// Moves as many pieces as `starts` has, less one; with `ASK`, the place [`AHEAD`] pieces later,
+/// which `offsets` has, is asked for.
 ///
 /// # Safety
 ///
@@ -326,7 +326,8 @@ unsafe fn each_piece<const PACK: bool, const ASK: bool, O: Number, S: Number>(
     unsafe { with_any::<PACK, ASK, O, S>(user, offsets, starts, packed) }
 }
 
-/// As [`each_piece`] on any processor. A function of its own: within its caller, the loop had too few registers.
+/// As [`each_piece`] on any processor. A function of its own: within its caller, the loop had too
+/// few registers.
 ///
 /// # Safety
 ///

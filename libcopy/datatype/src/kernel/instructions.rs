@@ -81,8 +81,8 @@ impl InstructionSet {
         }
     }
 
-    /// From now on, kernels use no more than this, for measurements and tests; layouts made before keep
-    /// the kernels of their plans. Returns what they use: not more than the processor has.
+    /// From now on, kernels use no more than this, for measurements and tests; layouts made before
+    /// keep the kernels of their plans. Returns what they use: not more than the processor has.
     #[cold]
     pub fn limit(self) -> InstructionSet {
         let set = self.min(InstructionSet::of_processor());

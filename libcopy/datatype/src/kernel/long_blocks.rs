@@ -18,8 +18,8 @@ pub(super) fn select(profile: &CpuProfile, len: usize, dims: &[Dim; 3]) -> Run {
     each
 }
 
-/// The kernel for blocks of more than half of [`SMALL`](super::loop_nest::SMALL) bytes, a few at a time and `total`
-/// bytes in all.
+/// The kernel for blocks of more than half of [`SMALL`](super::loop_nest::SMALL) bytes, a few at a
+/// time and `total` bytes in all.
 pub(super) fn few(len: usize, total: usize) -> Run {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if let Some(run) = super::x86::few(CpuProfile::here(), len, total) {

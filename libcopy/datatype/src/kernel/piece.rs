@@ -50,8 +50,8 @@ pub(super) unsafe fn several<const STEP: usize>(to: *mut u8, from: *const u8, le
     }
 }
 
-/// Copies one piece of a list in vectors of 16 bytes: two at a time, then one or two of which the last one ends
-/// with the piece.
+/// Copies one piece of a list in vectors of 16 bytes: two at a time, then one or two of which the
+/// last one ends with the piece.
 ///
 /// # Safety
 ///

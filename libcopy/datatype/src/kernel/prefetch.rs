@@ -17,9 +17,9 @@ pub(super) fn prefetch(at: *const u8) {
 
 /// Asks for a line that will be written soon; any address is harmless.
 ///
-/// What is written may be memory that two processes share, whose lines the other's cache holds: asked
-/// for as if it were only read, such a line would be asked for again to be written, which took two and
-/// a half times as long in all.
+/// What is written may be memory that two processes share, whose lines the other's cache holds:
+/// asked for as if it were only read, such a line would be asked for again to be written, which
+/// took two and a half times as long in all.
 #[inline(always)]
 pub(super) fn prefetch_to_write(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What the choice of a kernel depends on besides the layout: the one table of constants that differ
-//! between processors.
+//! What the choice of a kernel depends on besides the layout: the one table of constants that
+//! differ between processors.
 //!
-//! There is a table for Intel's processors (measured on Cascade Lake and a newer Xeon), one for AMD's from Zen 5
-//! on, and one for AMD's earlier ones (measured on Zen 4). [`CpuProfile::install`] replaces it, with one that was calibrated on the
-//! machine; layouts made before keep their kernels.
+//! There is a table for Intel's processors (measured on Cascade Lake and a newer Xeon), one for
+//! AMD's from Zen 5 on, and one for AMD's earlier ones (measured on Zen 4). [`CpuProfile::install`]
+//! replaces it, with one that was calibrated on the machine; layouts made before keep their
+//! kernels.
 
 use super::instructions::InstructionSet;
 use std::fmt::Write as _;
@@ -90,11 +91,13 @@ pub struct CpuProfile {
     /// Lines of later short blocks are asked for where the second-level cache has as many lines as
     /// there are blocks and these are far apart on the side that is read.
     pub(super) ask_far_reads: bool,
-    /// The same for strides with a power of two in them on the side that is written.
+    /// Lines of later short blocks are asked for in the same way where strides have a power of two
+    /// in them on the side that is written.
     pub(super) ask_far_writes: bool,
     /// Short blocks with such strides are written a few at a time: a place depends on what was read
     /// at an earlier one. More lines on their way than a set of the first-level cache can take are
-    /// thrown out before they are written (Zen 5: a third of the time; Zen 4 loses by it, up to 2.5 times the time).
+    /// thrown out before they are written (Zen 5: a third of the time; Zen 4 loses by it, up to 2.5
+    /// times the time).
     pub(super) few_far_writes: bool,
     /// Short blocks with such strides are read a few at a time whatever their number, and not only
     /// where the second-level cache has as many lines.
@@ -113,11 +116,12 @@ pub struct CpuProfile {
     /// Pairs of blocks of 33 to 63 bytes are written at once however many pages they are in, and
     /// read in AVX2's vectors where there are many.
     pub(super) pairs_far: bool,
-    /// Masks move the pieces of a list in less time than overlapping vectors do whose branches the processor
-    /// remembers.
+    /// Masks move the pieces of a list in less time than overlapping vectors do whose branches the
+    /// processor remembers.
     pub(super) masked_lists: bool,
-    /// Pieces of a list that is moved again and again up to which the processor remembers the branches, so that
-    /// without masks such a list is moved in its own order instead of sorted by length.
+    /// Pieces of a list that is moved again and again up to which the processor remembers the
+    /// branches, so that without masks such a list is moved in its own order instead of sorted by
+    /// length.
     pub(super) remembered: usize,
 }
 
@@ -201,9 +205,9 @@ const AMD: CpuProfile = CpuProfile {
     remembered: 8192,
 };
 
-/// AMD's before Zen 5: without string instructions. On Zen 3, `rep movsb` takes half as long again as vectors
-/// where the target is aligned, and many times as long where it is not; on Zen 4 it gains nothing (glibc's bug
-/// 30994, for which glibc 2.40 does without it on both).
+/// AMD's before Zen 5: without string instructions. On Zen 3, `rep movsb` takes half as long again
+/// as vectors where the target is aligned, and many times as long where it is not; on Zen 4 it
+/// gains nothing (glibc's bug 30994, for which glibc 2.40 does without it on both).
 const AMD_BEFORE_ZEN_5: CpuProfile = CpuProfile {
     few_far_writes: false,
     long: [
@@ -232,7 +236,8 @@ const ZEN_5: u32 = 0x1a;
 static INSTALLED: AtomicPtr<CpuProfile> = AtomicPtr::new(std::ptr::null_mut());
 
 impl CpuProfile {
-    /// The built-in table for the processor that we run on: AMD's for AMD's and Hygon's, else Intel's.
+    /// The built-in table for the processor that we run on: AMD's for AMD's and Hygon's, else
+    /// Intel's.
     pub fn of_vendor() -> &'static CpuProfile {
         static VENDOR: OnceLock<&CpuProfile> = OnceLock::new();
         VENDOR.get_or_init(|| {
@@ -258,15 +263,15 @@ impl CpuProfile {
         unsafe { INSTALLED.load(Ordering::Acquire).as_ref() }.unwrap_or_else(CpuProfile::of_vendor)
     }
 
-    /// Puts it in force for the layouts that are made from now on. Its memory is never freed, so call
-    /// it once or twice in a process.
+    /// Puts it in force for the layouts that are made from now on. Its memory is never freed, so
+    /// call it once or twice in a process.
     pub fn install(self) {
         let leaked: &'static mut CpuProfile = Box::leak(Box::new(self));
         INSTALLED.store(leaked, Ordering::Release);
     }
 
-    /// Has blocks of the class of `len` bytes, in caches of this level (0: the first), moved by the kernel that
-    /// [`CpuProfile::calibrate`] named so. Another name changes nothing.
+    /// Has blocks of the class of `len` bytes, in caches of this level (0: the first), moved by the
+    /// kernel that [`CpuProfile::calibrate`] named so. Another name changes nothing.
     pub fn choose(&mut self, len: usize, level: usize, name: &str) {
         if let Some(block) = Block::parse(name) {
             self.blocks_mut(len)[level] = block;
@@ -280,8 +285,8 @@ impl CpuProfile {
         }
     }
 
-    /// Has lists of up to as many pieces moved in their own order where that depends on how many branches the
-    /// processor remembers, which [`CpuProfile::calibrate`] measures.
+    /// Has lists of up to as many pieces moved in their own order where that depends on how many
+    /// branches the processor remembers, which [`CpuProfile::calibrate`] measures.
     pub fn set_remembered(&mut self, pieces: usize) {
         self.remembered = pieces;
     }
@@ -362,7 +367,7 @@ impl CpuProfile {
         }
     }
 
-    /// The same, to be changed.
+    /// The kernels for blocks of `len` bytes, to be changed.
     pub(super) fn blocks_mut(&mut self, len: usize) -> &mut Levels {
         match class(len) {
             Class::Medium(i) => &mut self.medium[i],
@@ -387,8 +392,8 @@ fn class(len: usize) -> Class {
     }
 }
 
-/// The processor's name of its maker, and its family (Intel's and AMD's manuals, `cpuid` leaves 0 and 1); zeros elsewhere
-/// than on x86-64.
+/// The processor's name of its maker, and its family (Intel's and AMD's manuals, `cpuid` leaves 0
+/// and 1); zeros elsewhere than on x86-64.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 // Newer compilers need no block.
 #[allow(unused_unsafe)]

@@ -373,8 +373,8 @@ mod tests {
         });
     }
 
-    /// Moves pieces of these lengths at these places, whole and in parts, in both directions; where they
-    /// overlap, the last one wins.
+    /// Moves pieces of these lengths at these places, whole and in parts, in both directions; where
+    /// they overlap, the last one wins.
     fn compare_pieces(places: &[i64], lens: &[usize], reach: usize) {
         let n = places.len();
         let mut ends = vec![0i64];
@@ -404,7 +404,7 @@ mod tests {
         // Megabytes take a while.
         let widths = if n > 10_000 { &widths[..1] } else { &widths };
         for (offsets, starts) in widths {
-            let sorted = Sorted::new(offsets, starts);
+            let sorted = Sorted::new(offsets, starts).unwrap();
             let list = Pieces {
                 offsets,
                 starts,
@@ -513,8 +513,8 @@ mod tests {
         });
     }
 
-    /// Whatever a profile says, on whatever processor: each kernel for each class of lengths, level and
-    /// flag, as far as this processor has the instructions.
+    /// Whatever a profile says, on whatever processor: each kernel for each class of lengths, level
+    /// and flag, as far as this processor has the instructions.
     #[test]
     #[cfg_attr(miri, ignore = "too much for it")]
     fn blocks_are_copied_whole_with_any_profile() {

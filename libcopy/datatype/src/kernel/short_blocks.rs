@@ -100,8 +100,8 @@ pub(super) fn is_far(dim: Dim) -> bool {
 /// From this stride on, the hardware does not guess the next lines well.
 const FAR: usize = 512;
 
-/// How many blocks [`few_at_a_time`] reads before the first of them has come: up to a stride of 2 KiB,
-/// seven take 5 to 10 % less time than ten, and from 4 KiB on 5 to 30 % more.
+/// How many blocks [`few_at_a_time`] reads before the first of them has come: up to a stride of 2
+/// KiB, seven take 5 to 10 % less time than ten, and from 4 KiB on 5 to 30 % more.
 const FEW: usize = 10;
 const FEWER: usize = 7;
 const NEAR_SOURCE: usize = 2048;
@@ -144,11 +144,11 @@ unsafe fn far_apart<const LEN: usize, const DENSE: u8>(to: *mut u8, from: *const
     });
 }
 
-/// As [`strip`], for blocks that are far apart at a distance of which the caches keep few lines: the
-/// place of [`FEW`] blocks depends on what the first of those before holds, so that no more than
-/// twice as many are on their way. With a hundred of them on their way, which is what the processor
-/// would do, 15 % more time was measured where the second-level cache has as many lines (strides of 1
-/// to 4 KiB), with or without asking for them.
+/// As [`strip`], for blocks that are far apart at a distance of which the caches keep few lines:
+/// the place of [`FEW`] blocks depends on what the first of those before holds, so that no more
+/// than twice as many are on their way. With a hundred of them on their way, which is what the
+/// processor would do, 15 % more time was measured where the second-level cache has as many lines
+/// (strides of 1 to 4 KiB), with or without asking for them.
 ///
 /// # Safety
 ///
@@ -180,8 +180,8 @@ unsafe fn few_at_a_time<const LEN: usize, const DENSE: u8>(
     }
 }
 
-/// As [`few_at_a_time`], for blocks that are written far apart: each time as many as fit into the sets
-/// of the first-level cache that they share.
+/// As [`few_at_a_time`], for blocks that are written far apart: each time as many as fit into the
+/// sets of the first-level cache that they share.
 ///
 /// # Safety
 ///
@@ -211,8 +211,9 @@ unsafe fn few_written_any(to: *mut u8, from: *const u8, nest: &Nest) {
     }
 }
 
-/// Of lines 512 bytes apart, the first-level cache has eight sets (64 sets), of those 1 KiB and more
-/// apart one to four. Half as many at a time, since those of the next group are on their way, too.
+/// Of lines 512 bytes apart, the first-level cache has eight sets (64 sets), of those 1 KiB and
+/// more apart one to four. Half as many at a time, since those of the next group are on their way,
+/// too.
 const WRITTEN: usize = 4;
 const WRITTEN_FARTHER: usize = 2;
 

@@ -2,10 +2,10 @@
 
 //! Pieces of all lengths, without a branch that depends on one length.
 //!
-//! Where lengths follow each other without a rule, the processor guesses wrong about as many branches
-//! as there are pieces, each of which takes as long as moving a hundred bytes. So the pieces of a list
-//! are sorted once, in batches, by the power of two below their length; then they are moved class by
-//! class. Within a class, each is two moves of that power of two, which overlap.
+//! Where lengths follow each other without a rule, the processor guesses wrong about as many
+//! branches as there are pieces, each of which takes as long as moving a hundred bytes. So the
+//! pieces of a list are sorted once, in batches, by the power of two below their length; then they
+//! are moved class by class. Within a class, each is two moves of that power of two, which overlap.
 //!
 //! ```text
 //! lengths of a batch   8 24 40 16 8 8 56 32
@@ -21,6 +21,7 @@ use super::piece::{dense, several};
 use super::prefetch::{prefetch, prefetch_to_write};
 use super::profile::CpuProfile;
 use super::short_blocks::ends;
+use crate::room;
 
 /// A listed number.
 pub(super) trait Number: Copy {
@@ -41,11 +42,12 @@ impl Number for i64 {
     }
 }
 
-/// Pieces that are sorted at a time: an index of one takes a byte, and so does a number of them. Both
-/// sides of a batch of short pieces stay in the first-level cache.
+/// Pieces that are sorted at a time: an index of one takes a byte, and so does a number of them.
+/// Both sides of a batch of short pieces stay in the first-level cache.
 const BATCH: usize = 128;
 
-/// By the power of two below the length: 1, 2, 4, 8, 16, 32, 64; then from 96 bytes on, and from 128 on.
+/// By the power of two below the length: 1, 2, 4, 8, 16, 32, 64; then from 96 bytes on, and from
+/// 128 on.
 const CLASSES: usize = 9;
 
 /// The class of a length.
@@ -65,10 +67,11 @@ pub(super) const BOTH: u8 = 2;
 /// ([`CpuProfile::remembered`]).
 const FEWEST: usize = 64;
 
-/// Nor are longer lists of pieces of so many bytes on average whose data leaves the caches. There the processor
-/// follows pieces in their own order ahead of their turn, and does not in another: 1,000,000 pieces of 8 to
-/// 128 bytes took 19 ns each sorted on AMD's Zen 4, and 9 in their own order, with a wrong guess for nearly
-/// each of them; of 8 and 16 bytes, 3.4 and 6. `libcopy bench types --irregular` shows it.
+/// Nor are longer lists of pieces of so many bytes on average whose data leaves the caches. There
+/// the processor follows pieces in their own order ahead of their turn, and does not in another:
+/// 1,000,000 pieces of 8 to 128 bytes took 19 ns each sorted on AMD's Zen 4, and 9 in their own
+/// order, with a wrong guess for nearly each of them; of 8 and 16 bytes, 3.4 and 6. `libcopy bench
+/// types --irregular` shows it.
 const STREAMED: usize = 24;
 
 /// What moves the pieces of a list in their own order.
@@ -118,18 +121,22 @@ struct Batch {
 
 impl Sorted {
     /// The order of a list's pieces; `None` where sorting them does not pay.
-    pub(in super::super) fn new(offsets: &Offsets, starts: &Offsets) -> Option<Sorted> {
+    pub(in super::super) fn new(
+        offsets: &Offsets,
+        starts: &Offsets,
+    ) -> room::Result<Option<Sorted>> {
         let n = offsets.len();
-        // Masks guess wrong about pieces of more than 64 bytes only, which takes less than sorting gains.
+        // Masks guess wrong about pieces of more than 64 bytes only, which takes less than sorting
+        // gains.
         let pays = n >= FEWEST
             && Moves::of_list(n) == Moves::Overlapping
             && n > CpuProfile::here().remembered
             && !is_streamed(n, starts.get(n) as usize);
-        pays.then(|| Sorted::of_lists(offsets, starts))
+        pays.then(|| Sorted::of_lists(offsets, starts)).transpose()
     }
 
     /// The order of a list's pieces, whether sorting them pays or not.
-    pub(super) fn of_lists(offsets: &Offsets, starts: &Offsets) -> Sorted {
+    pub(super) fn of_lists(offsets: &Offsets, starts: &Offsets) -> room::Result<Sorted> {
         match (offsets, starts) {
             (Offsets::Narrow(o), Offsets::Narrow(s)) => Sorted::of(o, s),
             (Offsets::Wide(o), Offsets::Narrow(s)) => Sorted::of(o, s),
@@ -138,11 +145,11 @@ impl Sorted {
         }
     }
 
-    fn of<O: Number, S: Number>(offsets: &[O], starts: &[S]) -> Sorted {
+    fn of<O: Number, S: Number>(offsets: &[O], starts: &[S]) -> room::Result<Sorted> {
         let n = offsets.len();
         let mut sorted = Sorted {
-            batches: Vec::with_capacity(n.div_ceil(BATCH)),
-            order: vec![0; n],
+            batches: room::list(n.div_ceil(BATCH))?,
+            order: room::filled(0, n)?,
         };
         let batches = offsets.chunks(BATCH).zip(sorted.order.chunks_mut(BATCH));
         for (k, (offsets, order)) in batches.enumerate() {
@@ -171,7 +178,7 @@ impl Sorted {
                 is_apart: ascend || is_apart(offsets, starts),
             });
         }
-        sorted
+        Ok(sorted)
     }
 
     /// Bytes of memory beside the value itself.
@@ -180,8 +187,8 @@ impl Sorted {
     }
 }
 
-/// Whether `n` pieces, `bytes` together, go through the caches without staying there: they, what lies between
-/// them, and their copies.
+/// Whether `n` pieces, `bytes` together, go through the caches without staying there: they, what
+/// lies between them, and their copies.
 fn is_streamed(n: usize, bytes: usize) -> bool {
     bytes / STREAMED >= n && overflow_last(2 * bytes)
 }
@@ -196,9 +203,8 @@ fn is_apart<O: Number, S: Number>(offsets: &[O], starts: &[S]) -> bool {
     pieces.windows(2).all(|pair| pair[0].1 <= pair[1].0)
 }
 
-/// Moves pieces `first` up to `end` of a list that is sorted so; `packed` is where the first of them
-/// is. `ASK` says what of a batch later is
-/// asked for.
+/// Moves pieces `first` up to `end` of a list that is sorted so; `packed` is where the first of
+/// them is. `ASK` says what of a batch later is asked for.
 ///
 /// # Safety
 ///

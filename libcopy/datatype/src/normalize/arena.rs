@@ -3,11 +3,13 @@
 //! Nodes under construction.
 
 use std::hash::BuildHasher;
+use std::sync::Arc;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::super::form::{Extent, Form, Node, NodeId, Part};
 use super::super::plan;
+use crate::room::{self, NoRoom};
 
 /// Dense bytes somewhere: offset and length.
 pub(super) type Dense = (i64, i64);
@@ -30,10 +32,15 @@ const FEW: usize = 24;
 
 impl Arena {
     /// Adds a node whose hash may be known.
-    pub(super) fn push(&mut self, node: Node, extent: Extent, hash: Option<u64>) -> NodeId {
+    pub(super) fn push(
+        &mut self,
+        node: Node,
+        extent: Extent,
+        hash: Option<u64>,
+    ) -> room::Result<NodeId> {
         let id = self.nodes.len() as NodeId;
-        self.nodes.push(node);
-        self.extents.push(extent);
+        room::push(&mut self.nodes, node)?;
+        room::push(&mut self.extents, extent)?;
         let Arena {
             nodes,
             known,
@@ -44,15 +51,23 @@ impl Arena {
         if nodes.len() > FEW {
             // The first time, all those before it.
             let first = if known.is_empty() { 0 } else { id };
+            let more = nodes.len() - first as usize;
+            known
+                .try_reserve(more, hash_of)
+                .map_err(|_| NoRoom::of::<NodeId>(nodes.len()))?;
             for other in first..id {
                 known.insert_unique(hash_of(&other), other, hash_of);
             }
             known.insert_unique(hash.unwrap_or_else(|| hash_of(&id)), id, hash_of);
         }
-        id
+        Ok(id)
     }
 
-    pub(super) fn intern(&mut self, node: Node, extent: impl FnOnce(&Self) -> Extent) -> NodeId {
+    pub(super) fn intern(
+        &mut self,
+        node: Node,
+        extent: impl FnOnce(&Self) -> Extent,
+    ) -> room::Result<NodeId> {
         let (known, hash) = if self.nodes.len() <= FEW {
             let mut nodes = self.nodes.iter();
             let known = nodes.position(|n| *n == node);
@@ -63,7 +78,7 @@ impl Arena {
             (self.known.find(hash, is_it).copied(), Some(hash))
         };
         match known {
-            Some(id) => id,
+            Some(id) => Ok(id),
             None => {
                 let extent = extent(self);
                 self.push(node, extent, hash)
@@ -75,7 +90,7 @@ impl Arena {
         &self.extents[id as usize]
     }
 
-    pub(super) fn dense(&mut self, len: i64) -> NodeId {
+    pub(super) fn dense(&mut self, len: i64) -> room::Result<NodeId> {
         self.intern(Node::Dense { len }, |_| Extent {
             size: len,
             segments: 1,
@@ -92,9 +107,14 @@ impl Arena {
     }
 
     /// `count` children, rewritten.
-    pub(super) fn stream(&mut self, count: i64, stride: i64, child: NodeId) -> NodeId {
+    pub(super) fn stream(
+        &mut self,
+        count: i64,
+        stride: i64,
+        child: NodeId,
+    ) -> room::Result<NodeId> {
         if count == 1 {
-            return child;
+            return Ok(child);
         }
         match self.nodes[child as usize] {
             Node::Dense { len } if stride == len => return self.dense(count * len),
@@ -152,52 +172,58 @@ impl Arena {
     }
 
     /// The dense pieces of a node, adjacent ones joined.
-    pub(super) fn segments(&self, root: NodeId) -> Vec<Dense> {
+    pub(super) fn segments(&self, root: NodeId) -> room::Result<Vec<Dense>> {
         let mut pieces: Vec<Dense> = Vec::new();
         // What is left of the walk, the next node last. A segment has few nodes above it: each of
         // them has at least two children.
         let mut todo = vec![(0, root)];
         let mut add = |at: i64, len: i64| match pieces.last_mut() {
-            Some((last, before)) if last.checked_add(*before) == Some(at) => *before += len,
-            _ => pieces.push((at, len)),
+            Some((last, before)) if last.checked_add(*before) == Some(at) => {
+                *before += len;
+                Ok(())
+            }
+            _ => room::push(&mut pieces, (at, len)),
         };
         while let Some((at, id)) = todo.pop() {
-            let children: Vec<Placed> = match &self.nodes[id as usize] {
+            match &self.nodes[id as usize] {
                 Node::Dense { len } => {
-                    add(at, *len);
-                    continue;
+                    add(at, *len)?;
                 }
                 Node::Pieces { offsets, starts } => {
                     for i in 0..offsets.len() {
-                        add(at + offsets.get(i), starts.get(i + 1) - starts.get(i));
+                        add(at + offsets.get(i), starts.get(i + 1) - starts.get(i))?;
                     }
-                    continue;
                 }
                 Node::Stream {
                     count,
                     stride,
                     child,
-                } => (0..*count).map(|i| (at + i * stride, *child)).collect(),
-                Node::Blocks { offsets, child } => (0..offsets.len())
-                    .map(|i| (at + offsets.get(i), *child))
-                    .collect(),
-                Node::Sequence { parts } => parts
-                    .iter()
-                    .map(|part| (at + part.offset, part.child))
-                    .collect(),
-            };
-            todo.extend(children.into_iter().rev());
+                } => {
+                    let children = (0..*count as usize).rev();
+                    let placed = |i: usize| (at + i as i64 * stride, *child);
+                    room::extend(&mut todo, children.map(placed))?;
+                }
+                Node::Blocks { offsets, child } => {
+                    let children = (0..offsets.len()).rev();
+                    room::extend(&mut todo, children.map(|i| (at + offsets.get(i), *child)))?;
+                }
+                Node::Sequence { parts } => {
+                    let children = parts.iter().rev();
+                    let placed = |part: &Part| (at + part.offset, part.child);
+                    room::extend(&mut todo, children.map(placed))?;
+                }
+            }
         }
-        pieces
+        Ok(pieces)
     }
 
     /// Keeps what the root needs, in the order of a walk that does not depend on how it was made.
-    pub(super) fn finish(self, root: Option<Placed>) -> Form {
+    pub(super) fn finish(self, root: Option<Placed>) -> room::Result<Form> {
         let Some((offset, root)) = root else {
-            return Form::bare(Vec::new(), Vec::new(), 0);
+            return Ok(Form::bare(Vec::new(), Vec::new(), 0));
         };
-        let mut number: Vec<NodeId> = vec![NodeId::MAX; self.nodes.len()];
-        let mut order: Vec<NodeId> = Vec::new();
+        let mut number: Vec<NodeId> = room::filled(NodeId::MAX, self.nodes.len())?;
+        let mut order: Vec<NodeId> = room::list(self.nodes.len())?;
         let mut stack = vec![(root, false)];
         while let Some((id, children_done)) = stack.pop() {
             if number[id as usize] != NodeId::MAX {
@@ -208,21 +234,22 @@ impl Arena {
                 order.push(id);
                 continue;
             }
-            stack.push((id, true));
+            room::push(&mut stack, (id, true))?;
             match &self.nodes[id as usize] {
                 Node::Dense { .. } | Node::Pieces { .. } => {}
                 Node::Stream { child, .. } | Node::Blocks { child, .. } => {
-                    stack.push((*child, false));
+                    room::push(&mut stack, (*child, false))?;
                 }
                 Node::Sequence { parts } => {
-                    stack.extend(parts.iter().rev().map(|part| (part.child, false)));
+                    let children = parts.iter().rev();
+                    room::extend(&mut stack, children.map(|part| (part.child, false)))?;
                 }
             }
         }
         let renumbered = |id: NodeId| number[id as usize];
-        let nodes = order
-            .iter()
-            .map(|&id| match &self.nodes[id as usize] {
+        let mut nodes = room::list(order.len())?;
+        for &id in &order {
+            nodes.push(match &self.nodes[id as usize] {
                 Node::Stream {
                     count,
                     stride,
@@ -237,18 +264,15 @@ impl Arena {
                     child: renumbered(*child),
                 },
                 Node::Sequence { parts } => Node::Sequence {
-                    parts: parts
-                        .iter()
-                        .map(|part| Part {
-                            child: renumbered(part.child),
-                            ..*part
-                        })
-                        .collect(),
+                    parts: Arc::new(room::gather(parts.iter().map(|part| Part {
+                        child: renumbered(part.child),
+                        ..*part
+                    }))?),
                 },
                 other => other.clone(),
-            })
-            .collect();
-        let extents = order.iter().map(|&id| *self.bounds(id)).collect();
+            });
+        }
+        let extents = room::gather(order.iter().map(|&id| *self.bounds(id)))?;
         plan::assembled(nodes, extents, offset)
     }
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use super::super::form::Extent;
 use super::super::offsets::Offsets;
+use crate::room;
 
-/// From this many pieces on a list is a long one. Beyond the second-level cache, cutting pieces gains
-/// little, and takes longer than all else at commit (see docs/performance/datatypes.md).
+/// From this many pieces on a list is a long one. Beyond the second-level cache, cutting pieces
+/// gains little, and takes longer than all else at commit (see docs/performance/datatypes.md).
 pub(super) const MANY: usize = 1 << 16;
 
 /// Pieces of which most have one length or none: see above.
@@ -23,7 +24,7 @@ pub(super) trait Number: Copy + Ord + Into<i64> + Default {
     /// `self - other`, modulo the width.
     fn minus(self, other: Self) -> Self;
     /// The numbers as offsets.
-    fn offsets(list: Vec<Self>) -> Offsets;
+    fn offsets(list: Vec<Self>) -> room::Result<Offsets>;
 }
 
 impl Number for i32 {
@@ -39,8 +40,8 @@ impl Number for i32 {
     fn minus(self, other: i32) -> i32 {
         self.wrapping_sub(other)
     }
-    fn offsets(list: Vec<i32>) -> Offsets {
-        Offsets::Narrow(Arc::new(list))
+    fn offsets(list: Vec<i32>) -> room::Result<Offsets> {
+        Ok(Offsets::Narrow(Arc::new(list)))
     }
 }
 
@@ -57,18 +58,19 @@ impl Number for i64 {
     fn minus(self, other: i64) -> i64 {
         self.wrapping_sub(other)
     }
-    fn offsets(list: Vec<i64>) -> Offsets {
+    fn offsets(list: Vec<i64>) -> room::Result<Offsets> {
         let wide = |sum, &at: &i64| sum | (i64::from(at as i32) != at);
         if list.chunks(CHUNK).any(|some| some.iter().fold(false, wide)) {
-            Offsets::Wide(Arc::new(list))
+            Ok(Offsets::Wide(Arc::new(list)))
         } else {
-            Offsets::Narrow(Arc::new(list.iter().map(|&at| at as i32).collect()))
+            let narrow = room::gather(list.iter().map(|&at| at as i32))?;
+            Ok(Offsets::Narrow(Arc::new(narrow)))
         }
     }
 }
 
 /// The stretches of a long list that become equal blocks.
-pub(super) fn long_stretches<N: Number>(starts: &[N]) -> Vec<Stretch> {
+pub(super) fn long_stretches<N: Number>(starts: &[N]) -> room::Result<Vec<Stretch>> {
     let n = starts.len() - 1;
     let mut stretches: Vec<Stretch> = Vec::new();
     let chunks = (n / CHUNK).max(1);
@@ -87,15 +89,18 @@ pub(super) fn long_stretches<N: Number>(starts: &[N]) -> Vec<Stretch> {
                 last.end = end;
                 last.units += units;
             }
-            _ => stretches.push(Stretch {
-                first,
-                end,
-                unit,
-                units,
-            }),
+            _ => {
+                let next = Stretch {
+                    first,
+                    end,
+                    unit,
+                    units,
+                };
+                room::push(&mut stretches, next)?;
+            }
         }
     }
-    stretches
+    Ok(stretches)
 }
 
 /// The shortest length of some pieces and how many of it they make together, if nearly all have
@@ -180,9 +185,9 @@ impl Stretch {
     const UNIT: i64 = 64;
     /// Most units in a piece.
     const MULTIPLE: i64 = 16;
-    /// Most quarters of the unit in a piece on average. While the caches hold a list, loops over its
-    /// units take less time than what sorts the pieces by length, up to four units and more, but the
-    /// list grows by 4 bytes with each (see docs/performance/datatypes.md).
+    /// Most quarters of the unit in a piece on average. While the caches hold a list, loops over
+    /// its units take less time than what sorts the pieces by length, up to four units and more,
+    /// but the list grows by 4 bytes with each (see docs/performance/datatypes.md).
     const QUARTERS: i64 = 13;
     /// Fewest pieces.
     const PIECES: usize = 32;
@@ -192,7 +197,7 @@ impl Stretch {
 
 /// The stretches that are worth cutting into blocks of their unit: long ones with a small unit, and
 /// at most three and a quarter of it in a piece on average.
-pub(super) fn stretches<S: Number>(starts: &[S]) -> Vec<Stretch> {
+pub(super) fn stretches<S: Number>(starts: &[S]) -> room::Result<Vec<Stretch>> {
     if starts.len() > MANY {
         return long_stretches(starts);
     }
@@ -215,13 +220,15 @@ pub(super) fn stretches<S: Number>(starts: &[S]) -> Vec<Stretch> {
     let mut close = |end: usize, (first, unit, units): (usize, i64, i64)| {
         let pieces = end - first;
         if pieces >= PIECES && 4 * units <= Stretch::QUARTERS * pieces as i64 {
-            stretches.push(Stretch {
+            let next = Stretch {
                 first,
                 end,
                 unit,
                 units,
-            });
+            };
+            room::push(&mut stretches, next)?;
         }
+        Ok(())
     };
     // The stretch so far. A unit of 0 stands for all that are too long: no piece of theirs is cut,
     // so their stretches may end with each piece.
@@ -238,7 +245,7 @@ pub(super) fn stretches<S: Number>(starts: &[S]) -> Vec<Stretch> {
                 units += multiple;
                 if same == ENOUGH && len != unit {
                     let enough = i + 1 - ENOUGH;
-                    close(enough, (first, unit, units - ENOUGH as i64 * multiple));
+                    close(enough, (first, unit, units - ENOUGH as i64 * multiple))?;
                     unit = if len <= UNIT { len } else { 0 };
                     (first, units) = (enough, ENOUGH as i64);
                     reciprocal = RECIPROCALS[unit as usize];
@@ -247,14 +254,14 @@ pub(super) fn stretches<S: Number>(starts: &[S]) -> Vec<Stretch> {
             }
         }
         if i - first >= PIECES {
-            close(i, (first, unit, units));
+            close(i, (first, unit, units))?;
         }
         unit = if len <= UNIT { len } else { 0 };
         (first, units) = (i, 1);
         reciprocal = RECIPROCALS[unit as usize];
     }
-    close(starts.len() - 1, (first, unit, units));
-    stretches
+    close(starts.len() - 1, (first, unit, units))?;
+    Ok(stretches)
 }
 
 /// The offsets of all units of the pieces of a stretch, relative to the first one.
@@ -263,16 +270,16 @@ pub(super) fn cut<O: Copy + Into<i64>, S: Copy + Into<i64>>(
     starts: &[S],
     unit: i64,
     units: i64,
-) -> Offsets {
+) -> room::Result<Offsets> {
     fn all<O: Copy + Into<i64>, S: Copy + Into<i64>, T>(
         offsets: &[O],
         starts: &[S],
         unit: i64,
         units: i64,
         number: impl Fn(i64) -> T,
-    ) -> Arc<Vec<T>> {
+    ) -> room::Result<Arc<Vec<T>>> {
         let base = offsets[0].into();
-        let mut places = Vec::with_capacity(units as usize);
+        let mut places = room::list(units)?;
         for (&offset, pair) in offsets.iter().zip(starts.windows(2)) {
             let mut at = offset.into() - base;
             let end = at + (pair[1].into() - pair[0].into());
@@ -281,7 +288,7 @@ pub(super) fn cut<O: Copy + Into<i64>, S: Copy + Into<i64>>(
                 at += unit;
             }
         }
-        Arc::new(places)
+        Ok(Arc::new(places))
     }
     let base = offsets[0].into();
     let is_narrow = offsets
@@ -292,11 +299,11 @@ pub(super) fn cut<O: Copy + Into<i64>, S: Copy + Into<i64>>(
             let last = at + (pair[1].into() - pair[0].into()) - unit;
             i32::try_from(at).is_ok() & i32::try_from(last).is_ok()
         });
-    if is_narrow {
-        Offsets::Narrow(all(offsets, starts, unit, units, |at| at as i32))
+    Ok(if is_narrow {
+        Offsets::Narrow(all(offsets, starts, unit, units, |at| at as i32)?)
     } else {
-        Offsets::Wide(all(offsets, starts, unit, units, |at| at))
-    }
+        Offsets::Wide(all(offsets, starts, unit, units, |at| at)?)
+    })
 }
 
 /// The lowest and the highest offset.
@@ -338,24 +345,24 @@ pub(super) fn period_of<L: PartialEq>(
     n: usize,
     letter: impl Fn(usize) -> L,
     equal: impl Fn(usize, usize) -> bool,
-) -> Option<usize> {
+) -> room::Result<Option<usize>> {
     let letters = n - 1;
-    // Most divisors fail at the first comparisons. After `patience` equal ones the list goes to the algorithm that is
-    // linear for every list, but slower for most.
+    // Most divisors fail at the first comparisons. After `patience` equal ones the list goes to the
+    // algorithm that is linear for every list, but slower for most.
     let mut patience = 4 * n;
     for period in divisors(n) {
         let same = (period..letters)
             .take_while(|&i| letter(i) == letter(i - period))
             .count();
         if same == letters - period && equal(n - 1, period - 1) {
-            return Some(period);
+            return Ok(Some(period));
         }
         patience = patience.saturating_sub(same);
         if patience == 0 {
             return by_borders(n, letter, equal);
         }
     }
-    None
+    Ok(None)
 }
 
 /// As [`period_of`], with Knuth, Morris and Pratt's borders.
@@ -363,9 +370,9 @@ pub(super) fn by_borders<L: PartialEq>(
     n: usize,
     letter: impl Fn(usize) -> L,
     equal: impl Fn(usize, usize) -> bool,
-) -> Option<usize> {
+) -> room::Result<Option<usize>> {
     let letters = n - 1;
-    let mut border = vec![0usize; letters];
+    let mut border = room::filled(0usize, letters)?;
     let mut k = 0;
     for i in 1..letters {
         while k > 0 && letter(i) != letter(k) {
@@ -380,13 +387,13 @@ pub(super) fn by_borders<L: PartialEq>(
     loop {
         let period = letters - k;
         if period > n / 2 {
-            return None;
+            return Ok(None);
         }
         if n % period == 0 && equal(n - 1, period - 1) {
-            return Some(period);
+            return Ok(Some(period));
         }
         if k == 0 {
-            return None;
+            return Ok(None);
         }
         k = border[k - 1];
     }

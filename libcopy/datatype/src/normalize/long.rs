@@ -21,6 +21,7 @@ use super::arena::{Arena, Placed};
 use super::lists::{
     CHUNK, MANY, Number, Stretch, by_borders, divisors, in_runs, long_stretches, turns,
 };
+use crate::room;
 
 /// From this many equal runs in a row on, they become a list of their own.
 const TOGETHER: usize = 16;
@@ -89,24 +90,25 @@ impl Blocks<'_> {
     /// Where the first block with data is, and all pieces, none beside the one before it. `None`
     /// if they would be much more than their description. All places must fit into `N`, and the
     /// bytes of all pieces into `S`.
-    fn list<N: Number, S: Number>(&self) -> Option<(i64, List<N, S>)> {
+    fn list<N: Number, S: Number>(&self) -> room::Result<Option<(i64, List<N, S>)>> {
         /// Most pieces for each block, on average.
         const MOST: u64 = 8;
-        if self.pieces_per_block()? > MOST {
-            return None;
-        }
+        let is_short = self.pieces_per_block().is_some_and(|pieces| pieces <= MOST);
         let first = match self.lengths {
-            Lengths::All(_) => 0,
-            Lengths::Each(lengths) => lengths.iter().position(|&length| length > 0)?,
+            _ if !is_short => None,
+            Lengths::All(_) => Some(0),
+            Lengths::Each(lengths) => lengths.iter().position(|&length| length > 0),
         };
-        let first = *self.displacements.get(first)?;
+        let Some(&first) = first.and_then(|first| self.displacements.get(first)) else {
+            return Ok(None);
+        };
         let origin = self.base.wrapping_add(first.wrapping_mul(self.unit));
         let list = if self.is_plain() {
-            self.plain(first)
+            self.plain(first)?
         } else {
-            self.expanded(first)
+            self.expanded(first)?
         };
-        Some((origin, list))
+        Ok(Some((origin, list)))
     }
 
     /// Where each block is.
@@ -116,34 +118,34 @@ impl Blocks<'_> {
             .map(move |at| N::of(at.wrapping_sub(first).wrapping_mul(self.unit)))
     }
 
-    fn plain<N: Number, S: Number>(&self, first: i64) -> List<N, S> {
+    fn plain<N: Number, S: Number>(&self, first: i64) -> room::Result<List<N, S>> {
         // Passes that do the same for each entry. Only empty blocks can be out of range; they are
         // dropped.
-        let offsets = self.places(first).collect();
+        let offsets = room::gather(self.places(first))?;
         let each = self.child[0].1;
         match self.lengths {
             Lengths::All(length) => List::equal(offsets, (length as i64).wrapping_mul(each)),
             Lengths::Each(lengths) => {
-                let mut starts = Vec::with_capacity(lengths.len() + 1);
+                let mut starts = room::list(lengths.len() + 1)?;
                 let mut total = S::default();
                 starts.push(total);
                 starts.extend(lengths.iter().map(|&length| {
                     total = total.plus(S::of((length as i64).wrapping_mul(each)));
                     total
                 }));
-                List::joined(offsets, starts)
+                Ok(List::joined(offsets, starts))
             }
         }
     }
 
-    fn expanded<N: Number, S: Number>(&self, first: i64) -> List<N, S> {
+    fn expanded<N: Number, S: Number>(&self, first: i64) -> room::Result<List<N, S>> {
         let n = self.displacements.len();
         let children = |i: usize| match self.lengths {
             Lengths::All(length) => length as usize,
             Lengths::Each(lengths) => lengths[i] as usize,
         };
         let all: usize = (0..n).map(children).sum::<usize>() * self.child.len();
-        let mut offsets = vec![N::default(); all];
+        let mut offsets = room::filled(N::default(), all)?;
         let mut places = offsets.chunks_exact_mut(self.child.len());
         for (i, displacement) in self.displacements.iter().enumerate() {
             let block = displacement.wrapping_sub(first).wrapping_mul(self.unit);
@@ -159,51 +161,58 @@ impl Blocks<'_> {
             return List::equal(offsets, len);
         }
         let mut total = S::default();
-        let mut starts = Vec::with_capacity(all + 1);
+        let mut starts = room::list(all + 1)?;
         starts.push(total);
         for piece in self.child.iter().cycle().take(all) {
             total = total.plus(S::of(piece.1));
             starts.push(total);
         }
-        List::joined(offsets, starts)
+        Ok(List::joined(offsets, starts))
     }
 
-    /// Where each block is from the first one, if all are the same row of three pieces or more, and no row
-    /// goes on or touches the next: what [`Arena::by_runs`] finds in the list of their pieces.
-    fn rows<N: Number>(&self) -> Option<(Vec<N>, Row)> {
+    /// Where each block is from the first one, if all are the same row of three pieces or more, and
+    /// no row goes on or touches the next: what [`Arena::by_runs`] finds in the list of their
+    /// pieces.
+    fn rows<N: Number>(&self) -> room::Result<Option<(Vec<N>, Row)>> {
         let [first, second, .., last] = self.child else {
-            return None;
+            return Ok(None);
         };
         let (n, count) = (self.displacements.len(), self.child.len());
         let stride = second.0 - first.0;
         let mut pairs = self.child.windows(2);
         let is_row = pairs.all(|pair| pair[1].0 - pair[0].0 == stride && pair[1].1 == pair[0].1);
         if !is_row || !matches!(self.lengths, Lengths::All(1)) || n.saturating_mul(count) < MANY {
-            return None;
+            return Ok(None);
         }
         let (end, next) = (N::of(last.0 + last.1), N::of(last.0.wrapping_add(stride)));
-        let places: Vec<N> = self.places(self.displacements[0]).collect();
+        let places: Vec<N> = room::gather(self.places(self.displacements[0]))?;
         let meets = |sum: bool, pair: (&N, &N)| {
             let step = pair.1.minus(*pair.0);
             sum | (step == end) | (step == next)
         };
         if places.iter().zip(&places[1..]).fold(false, meets) {
-            return None;
+            return Ok(None);
         }
-        Some((places, (count as i64, stride, first.1)))
+        Ok(Some((places, (count as i64, stride, first.1))))
     }
 
-    /// The blocks as a node, and where it is. `None` if their pieces would be much more than the description;
-    /// all places must fit into `N`, and the bytes of all pieces into `S`.
-    pub(super) fn node<N: Number, S: Number>(&self, arena: &mut Arena) -> Option<Placed> {
-        if let Some((places, (count, stride, len))) = self.rows::<N>() {
-            let piece = arena.dense(len);
-            let row = arena.stream(count, stride, piece);
+    /// The blocks as a node, and where it is. `None` if their pieces would be much more than the
+    /// description; all places must fit into `N`, and the bytes of all pieces into `S`.
+    pub(super) fn node<N: Number, S: Number>(
+        &self,
+        arena: &mut Arena,
+    ) -> room::Result<Option<Placed>> {
+        if let Some((places, (count, stride, len))) = self.rows::<N>()? {
+            let piece = arena.dense(len)?;
+            let row = arena.stream(count, stride, piece)?;
             let first = self.displacements[0].wrapping_mul(self.unit);
-            return Some((self.base.wrapping_add(first), arena.equal(places, row)));
+            let all = arena.equal(places, row)?;
+            return Ok(Some((self.base.wrapping_add(first), all)));
         }
-        let (origin, list) = self.list::<N, S>()?;
-        Some((origin, arena.long(list, Some(self))))
+        match self.list::<N, S>()? {
+            Some((origin, list)) => Ok(Some((origin, arena.long(list, Some(self))?))),
+            None => Ok(None),
+        }
     }
 
     /// Whether each block, as it was described, is one piece of `len` bytes.
@@ -219,19 +228,19 @@ impl Blocks<'_> {
 
 impl<N: Number, S: Number> List<N, S> {
     /// Of pieces of `len` bytes each.
-    fn equal(mut offsets: Vec<N>, len: i64) -> List<N, S> {
+    fn equal(mut offsets: Vec<N>, len: i64) -> room::Result<List<N, S>> {
         let next = N::of(len);
         let joined = |sum: bool, pair: (&N, &N)| sum | (pair.0.plus(next) == *pair.1);
         let pairs = offsets.iter().zip(&offsets[1..]);
         if !pairs.fold(false, joined) {
-            return List {
+            return Ok(List {
                 offsets,
                 starts: Vec::new(),
                 len,
-            };
+            });
         }
-        let starts = join_equal(&mut offsets, len);
-        List::of(offsets, starts)
+        let starts = join_equal(&mut offsets, len)?;
+        Ok(List::of(offsets, starts))
     }
 
     /// Of pieces of which none is empty or beside the one before.
@@ -270,9 +279,9 @@ impl<N: Number, S: Number> List<N, S> {
 }
 
 /// As [`join_pieces`], for pieces of `len` bytes each; returns where the new ones start.
-fn join_equal<N: Number, S: Number>(offsets: &mut Vec<N>, len: i64) -> Vec<S> {
+fn join_equal<N: Number, S: Number>(offsets: &mut Vec<N>, len: i64) -> room::Result<Vec<S>> {
     let zero = N::default();
-    let mut starts = vec![S::default(); offsets.len() + 1];
+    let mut starts = room::filled(S::default(), offsets.len() + 1)?;
     let (mut last, mut at, mut end, mut start) = (0, zero, zero, S::default());
     for i in 0..offsets.len() {
         let offset = offsets[i];
@@ -286,7 +295,7 @@ fn join_equal<N: Number, S: Number>(offsets: &mut Vec<N>, len: i64) -> Vec<S> {
     }
     offsets.truncate(last + 1);
     starts.truncate(last + 2);
-    starts
+    Ok(starts)
 }
 
 /// Makes one piece of adjacent ones, and drops empty ones. The first piece with bytes is at 0.
@@ -349,17 +358,20 @@ fn changes<S: Number>(starts: &[S]) -> usize {
 
 impl Arena {
     /// A long list of dense nodes as arrays.
-    pub(super) fn as_pieces<N: Number, S: Number>(&self, list: &[Placed]) -> List<N, S> {
+    pub(super) fn as_pieces<N: Number, S: Number>(
+        &self,
+        list: &[Placed],
+    ) -> room::Result<List<N, S>> {
         let first = list.first().map_or(0, |placed| placed.0);
         let mut total = S::default();
-        let mut starts = Vec::with_capacity(list.len() + 1);
+        let mut starts = room::list(list.len() + 1)?;
         starts.push(total);
         starts.extend(list.iter().map(|&(_, id)| {
             total = total.plus(S::of(self.bounds(id).size));
             total
         }));
-        let offsets = list.iter().map(|placed| N::of(placed.0 - first)).collect();
-        List::joined(offsets, starts)
+        let offsets = room::gather(list.iter().map(|placed| N::of(placed.0 - first)))?;
+        Ok(List::joined(offsets, starts))
     }
 
     /// The node of a list of pieces that are not adjacent, the first one at offset 0; `blocks` is
@@ -368,27 +380,27 @@ impl Arena {
         &mut self,
         list: List<N, S>,
         blocks: Option<&Blocks>,
-    ) -> NodeId {
+    ) -> room::Result<NodeId> {
         let List {
             mut offsets,
             starts,
             len,
         } = list;
         if starts.is_empty() {
-            let child = self.dense(len);
+            let child = self.dense(len)?;
             return self.equal(offsets, child);
         }
         let n = offsets.len();
         if n < MANY {
             return self.uneven(offsets, starts);
         }
-        if let Some(node) = self.by_runs(&offsets, &starts, None) {
-            return node;
+        if let Some(node) = self.by_runs(&offsets, &starts, None)? {
+            return Ok(node);
         }
-        if let Some(node) = self.periodic(&offsets, &starts, None) {
-            return node;
+        if let Some(node) = self.periodic(&offsets, &starts, None)? {
+            return Ok(node);
         }
-        let stretches = long_stretches(&starts);
+        let stretches = long_stretches(&starts)?;
         if let [
             Stretch {
                 first: 0,
@@ -402,42 +414,46 @@ impl Arena {
                 // In the memory of the list: new memory costs as much as all else.
                 offsets.clear();
                 offsets.extend(blocks.places::<N>(blocks.displacements[0]));
-                let child = self.dense(unit);
-                return self.equal_blocks(N::offsets(offsets), child);
+                let child = self.dense(unit)?;
+                return self.equal_blocks(N::offsets(offsets)?, child);
             }
         }
-        let (offsets, starts) = (N::offsets(fit(offsets)), S::offsets(fit(starts)));
-        let nodes = self.dense_stretches(offsets, starts, stretches);
+        let (offsets, starts) = (N::offsets(fit(offsets)?)?, S::offsets(fit(starts)?)?);
+        let nodes = self.dense_stretches(offsets, starts, stretches)?;
         match nodes[..] {
-            [(_, id)] => id,
+            [(_, id)] => Ok(id),
             _ => self.sequence(&nodes),
         }
     }
 
     /// Pieces of different lengths, fewer than [`MANY`].
-    fn uneven<N: Number, S: Number>(&mut self, offsets: Vec<N>, starts: Vec<S>) -> NodeId {
+    fn uneven<N: Number, S: Number>(
+        &mut self,
+        offsets: Vec<N>,
+        starts: Vec<S>,
+    ) -> room::Result<NodeId> {
         let n = offsets.len();
         // A run of `c` pieces, three or more, has `c - 2` turns, so `3 * turns` pieces at most are
         // in such runs.
         if 6 * turns(&offsets, &starts) >= n && 2 * in_runs(&offsets, &starts) >= n {
-            let runs = self.runs_of(&offsets, &starts, None);
+            let runs = self.runs_of(&offsets, &starts, None)?;
             return self.of_runs(runs, 0);
         }
-        if let Some(node) = self.periodic(&offsets, &starts, None) {
-            return node;
+        if let Some(node) = self.periodic(&offsets, &starts, None)? {
+            return Ok(node);
         }
-        let nodes = self.dense_nodes(N::offsets(fit(offsets)), S::offsets(fit(starts)));
+        let nodes = self.dense_nodes(N::offsets(fit(offsets)?)?, S::offsets(fit(starts)?)?)?;
         match nodes[..] {
-            [(_, id)] => id,
+            [(_, id)] => Ok(id),
             _ => self.sequence(&nodes),
         }
     }
 
     /// The same child, or pieces of the same length, at places that are not a stream yet.
-    fn equal<N: Number>(&mut self, offsets: Vec<N>, child: NodeId) -> NodeId {
+    fn equal<N: Number>(&mut self, offsets: Vec<N>, child: NodeId) -> room::Result<NodeId> {
         let n = offsets.len();
         if n == 1 {
-            return child;
+            return Ok(child);
         }
         let turns = turns(&offsets, NONE);
         if turns == n - 2 {
@@ -447,18 +463,18 @@ impl Arena {
         if n >= MANY {
             // See `by_runs`: the least number of turns.
             if 5 * turns >= n {
-                if let Some(node) = self.by_runs(&offsets, NONE, Some(child)) {
-                    return node;
+                if let Some(node) = self.by_runs(&offsets, NONE, Some(child))? {
+                    return Ok(node);
                 }
             }
         } else if 6 * turns >= n && 2 * in_runs(&offsets, NONE) >= n {
-            let runs = self.runs_of(&offsets, NONE, Some(child));
+            let runs = self.runs_of(&offsets, NONE, Some(child))?;
             return self.of_runs(runs, 0);
         }
-        if let Some(node) = self.periodic(&offsets, NONE, Some(child)) {
-            return node;
+        if let Some(node) = self.periodic(&offsets, NONE, Some(child))? {
+            return Ok(node);
         }
-        self.equal_blocks(N::offsets(fit(offsets)), child)
+        self.equal_blocks(N::offsets(fit(offsets)?)?, child)
     }
 
     /// A long list as runs, if that is much shorter.
@@ -467,19 +483,19 @@ impl Arena {
         offsets: &[N],
         starts: &[S],
         child: Option<NodeId>,
-    ) -> Option<NodeId> {
+    ) -> room::Result<Option<NodeId>> {
         let n = offsets.len();
         // `r` runs have at least `n - 2 r` turns and at most `n - r`, and they are of another kind
         // wherever the length changes.
         let turns = turns(offsets, starts);
         let pays = |runs: usize, kinds: usize| 5 * (runs + WORDS * kinds) <= 2 * n;
         if !pays((n - turns) / 2, changes(starts)) {
-            return None;
+            return Ok(None);
         }
         if !pays(n - turns, n - turns) {
             let (runs, kinds) = runs(offsets, starts);
             if !pays(runs, kinds) {
-                return None;
+                return Ok(None);
             }
         }
         let len_of = |i: usize| match starts {
@@ -507,19 +523,19 @@ impl Arena {
             }
             let next = (count as i64, stride, len);
             if next != kind && !group.is_empty() {
-                self.add_group(&mut list, &group, kind, child);
+                self.add_group(&mut list, &group, kind, child)?;
                 group.clear();
             }
             kind = next;
-            group.push(offsets[at]);
+            room::push(&mut group, offsets[at])?;
             at += count;
         }
-        self.add_group(&mut list, &group, kind, child);
+        self.add_group(&mut list, &group, kind, child)?;
         if let [(_, id)] = list[..] {
-            return Some(id);
+            return Ok(Some(id));
         }
-        let runs = self.runs(&list, false);
-        Some(self.of_runs(runs, 0))
+        let runs = self.runs(&list, false)?;
+        Ok(Some(self.of_runs(runs, 0)?))
     }
 
     /// Adds runs of one kind: how many of what, and how far apart.
@@ -529,19 +545,18 @@ impl Arena {
         group: &[N],
         (count, stride, len): (i64, i64, i64),
         child: Option<NodeId>,
-    ) {
+    ) -> room::Result<()> {
         let child = match child {
             Some(child) => child,
-            None => self.dense(len),
+            None => self.dense(len)?,
         };
-        let run = self.stream(count, stride, child);
+        let run = self.stream(count, stride, child)?;
         if group.len() < TOGETHER {
-            list.extend(group.iter().map(|&at| (at.into(), run)));
-            return;
+            return room::extend(list, group.iter().map(|&at| (at.into(), run)));
         }
         let base = group[0];
-        let places: Vec<N> = group.iter().map(|at| at.minus(base)).collect();
-        list.push((base.into(), self.equal(places, run)));
+        let places: Vec<N> = room::gather(group.iter().map(|at| at.minus(base)))?;
+        room::push(list, (base.into(), self.equal(places, run)?))
     }
 
     /// A list that repeats itself.
@@ -550,32 +565,34 @@ impl Arena {
         offsets: &[N],
         starts: &[S],
         child: Option<NodeId>,
-    ) -> Option<NodeId> {
+    ) -> room::Result<Option<NodeId>> {
         let n = offsets.len();
         let len = |i: usize| starts[i + 1].minus(starts[i]);
-        let period = period(offsets, starts)?;
-        let mut first: Vec<Placed> = Vec::with_capacity(period);
+        let Some(period) = period(offsets, starts)? else {
+            return Ok(None);
+        };
+        let mut first: Vec<Placed> = room::list(period)?;
         for (i, &at) in offsets[..period].iter().enumerate() {
             let id = match child {
                 Some(child) => child,
-                None => self.dense(len(i).into()),
+                None => self.dense(len(i).into())?,
             };
             first.push((at.into(), id));
         }
         let child = match first[..] {
             [(_, id)] => id,
             _ => {
-                let runs = self.runs(&first, false);
-                self.of_runs(runs, 0)
+                let runs = self.runs(&first, false)?;
+                self.of_runs(runs, 0)?
             }
         };
         let stride = offsets[period].into();
-        Some(self.stream((n / period) as i64, stride, child))
+        Ok(Some(self.stream((n / period) as i64, stride, child)?))
     }
 }
 
 /// The smallest proper period of a list, if it consists of whole repetitions.
-fn period<N: Number, S: Number>(offsets: &[N], starts: &[S]) -> Option<usize> {
+fn period<N: Number, S: Number>(offsets: &[N], starts: &[S]) -> room::Result<Option<usize>> {
     /// In a chunk that is compared at once.
     const SOME: usize = 256;
     /// How far the lists `period` apart go in step: how many entries.
@@ -606,7 +623,7 @@ fn period<N: Number, S: Number>(offsets: &[N], starts: &[S]) -> Option<usize> {
                 _ => in_step(starts, period),
             };
             if same == n + 1 - period {
-                return Some(period);
+                return Ok(Some(period));
             }
         }
         patience = patience.saturating_sub(same + 1);
@@ -619,13 +636,13 @@ fn period<N: Number, S: Number>(offsets: &[N], starts: &[S]) -> Option<usize> {
             };
         }
     }
-    None
+    Ok(None)
 }
 
 /// The list, without capacity that it does not use if that is more than the list itself.
-fn fit<N>(mut list: Vec<N>) -> Vec<N> {
+fn fit<N: Copy>(list: Vec<N>) -> room::Result<Vec<N>> {
     if 2 * list.len() < list.capacity() {
-        list.shrink_to_fit();
+        return room::copied(&list);
     }
-    list
+    Ok(list)
 }

@@ -2,19 +2,21 @@
 
 //! Members of structs that are nests of dense blocks.
 //!
-//! Their nodes are made at once: the general way remembers each type and its uses, and keeps a list for
-//! it, which costs more than all else where each member has a type of its own.
+//! Their nodes are made at once: the general way remembers each type and its uses, and keeps a list
+//! for it, which costs more than all else where each member has a type of its own.
 //!
-//! Many dense or small members are written as arrays of pieces. Their nodes (a hash look-up per level of a
-//! nest) would be written out as a list of pieces in the end; what is regular in that is found in the
-//! arrays as well, in passes over numbers. Whether members are so is seen from a sample of them.
+//! Many dense or small members are written as arrays of pieces. Their nodes (a hash look-up per
+//! level of a nest) would be written out as a list of pieces in the end; what is regular in that is
+//! found in the arrays as well, in passes over numbers. Whether members are so is seen from a
+//! sample of them.
 
-use super::super::datatype::{Contents, Datatype, fastest_first};
+use super::super::datatype::{Contents, Datatype, Members, fastest_first};
 use super::super::form::NodeId;
 use super::arena::{Arena, Placed};
 use super::lists::Number;
 use super::long::List;
 use super::peel::peel;
+use crate::room;
 
 /// Fewest members.
 const ENOUGH: usize = 256;
@@ -179,12 +181,12 @@ impl Nest {
 }
 
 /// The members of a struct: lengths, displacements, types.
-struct Members<'a>(&'a [u64], &'a [i64], &'a [Datatype]);
+struct Lists<'a>(&'a [u64], &'a [i64], &'a Members);
 
-impl Members<'_> {
+impl Lists<'_> {
     /// A member that is a small nest.
-    fn nest(&self, i: usize) -> Option<Nest> {
-        let nest = Nest::of(self.0[i], self.1[i], &self.2[i]);
+    fn nest(&self, i: usize, child: &Datatype) -> Option<Nest> {
+        let nest = Nest::of(self.0[i], self.1[i], child);
         nest.filter(|nest| nest.pieces <= PIECES)
     }
 
@@ -193,7 +195,8 @@ impl Members<'_> {
         let n = self.0.len();
         let (mut bytes, mut pieces) = (0u64, 0);
         for k in 0..SAMPLE {
-            let Some(nest) = self.nest(k * (n - 1) / (SAMPLE - 1)) else {
+            let i = k * (n - 1) / (SAMPLE - 1);
+            let Some(nest) = self.2.get(i).and_then(|child| self.nest(i, child)) else {
                 return false;
             };
             bytes = bytes.saturating_add((nest.len as u64).saturating_mul(nest.pieces));
@@ -203,15 +206,23 @@ impl Members<'_> {
     }
 
     /// Where the first byte is, and the pieces.
-    fn list<N: Number, S: Number>(&self) -> Option<(i64, List<N, S>)> {
+    fn list<N: Number, S: Number>(&self) -> room::Result<Option<(i64, List<N, S>)>> {
         let n = self.0.len();
         let mut origin = None;
-        let mut offsets: Vec<N> = Vec::with_capacity(2 * n);
-        let mut starts: Vec<S> = Vec::with_capacity(2 * n + 1);
+        let mut offsets: Vec<N> = room::list(2 * n)?;
+        let mut starts: Vec<S> = room::list(2 * n + 1)?;
         let mut total = S::default();
         starts.push(total);
-        for i in 0..n {
-            let nest = self.nest(i)?;
+        for (i, child) in self.2.iter().enumerate() {
+            let Some(nest) = self.nest(i, child) else {
+                return Ok(None);
+            };
+            // None of the lists grows below.
+            let (most, pieces) = (offsets.capacity(), nest.pieces as usize);
+            if most - offsets.len() < pieces {
+                room::reserve(&mut offsets, most.max(pieces))?;
+                room::reserve(&mut starts, most.max(pieces) + 1)?;
+            }
             if nest.len == 0 {
                 continue;
             }
@@ -223,7 +234,15 @@ impl Members<'_> {
                 starts.push(total);
             });
         }
-        Some((origin?, List::joined(offsets, starts)))
+        Ok(origin.map(|origin| (origin, List::joined(offsets, starts))))
+    }
+
+    /// The pieces as a node, and where it is.
+    fn node<N: Number, S: Number>(&self, arena: &mut Arena) -> room::Result<Option<Placed>> {
+        match self.list::<N, S>()? {
+            Some((origin, list)) => Ok(Some((origin, arena.long(list, None)?))),
+            None => Ok(None),
+        }
     }
 }
 
@@ -235,47 +254,52 @@ pub(super) fn placed(
     arena: &mut Arena,
     last: &mut Last,
     (length, displacement, child): (u64, i64, &Datatype),
-) -> Option<Placed> {
-    let nest = Nest::of(length, displacement, child).filter(|nest| nest.len > 0)?;
+) -> room::Result<Option<Placed>> {
+    let nest = Nest::of(length, displacement, child).filter(|nest| nest.len > 0);
+    let Some(nest) = nest else {
+        return Ok(None);
+    };
     let shape = Nest { at: 0, ..nest };
     let id = match last {
         Some((known, id)) if *known == shape => *id,
         _ => {
             let dims = &nest.dims[..nest.used];
-            let id = dims.iter().fold(arena.dense(nest.len), |id, &(n, stride)| {
-                arena.stream(n as i64, stride, id)
-            });
+            let dense = arena.dense(nest.len)?;
+            let id = dims
+                .iter()
+                .try_fold(dense, |id, &(n, stride)| arena.stream(n as i64, stride, id))?;
             *last = Some((shape, id));
             id
         }
     };
-    Some((nest.at, id))
+    Ok(Some((nest.at, id)))
 }
 
 /// The pieces of a struct as one node, if it has many members that are dense or small nests.
-pub(super) fn written_out(arena: &mut Arena, datatype: &Datatype, offset: i64) -> Option<Placed> {
+pub(super) fn written_out(
+    arena: &mut Arena,
+    datatype: &Datatype,
+    offset: i64,
+) -> room::Result<Option<Placed>> {
     let Contents::Struct {
         blocklengths,
         displacements,
         children,
     } = datatype.contents()
     else {
-        return None;
+        return Ok(None);
     };
-    let members = Members(blocklengths, displacements, children);
+    let members = Lists(blocklengths, displacements, children);
     if children.len() < ENOUGH || !members.is_promising() {
-        return None;
+        return Ok(None);
     }
     let narrow = |value: i64| i32::try_from(value).is_ok();
-    let (origin, id) = if !narrow(datatype.size() as i64) {
-        let (origin, list) = members.list::<i64, i64>()?;
-        (origin, arena.long(list, None))
+    let node = if !narrow(datatype.size() as i64) {
+        members.node::<i64, i64>(arena)?
     } else if !narrow(datatype.true_extent()) {
-        let (origin, list) = members.list::<i64, i32>()?;
-        (origin, arena.long(list, None))
+        members.node::<i64, i32>(arena)?
     } else {
-        let (origin, list) = members.list::<i32, i32>()?;
-        (origin, arena.long(list, None))
+        members.node::<i32, i32>(arena)?
     };
-    Some((offset.wrapping_add(origin), id))
+    Ok(node.map(|(origin, id)| (offset.wrapping_add(origin), id)))
 }

@@ -47,7 +47,10 @@ pub(super) fn peel(datatype: &Datatype) -> (&Datatype, i64) {
                 children,
             } if **blocklengths == [1] => {
                 offset = offset.wrapping_add(displacements[0]);
-                &children[0]
+                match children.get(0) {
+                    Some(child) => child,
+                    None => return (at, offset),
+                }
             }
             Contents::IndexedBlock {
                 blocklength: 1,

@@ -2,53 +2,67 @@
 
 //! From datatypes to forms.
 
-use std::cell::OnceCell;
+use std::iter::Zip;
+use std::slice;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::super::datatype::{Contents, Datatype, fastest_first};
+use super::super::datatype::{Contents, Datatype, MemberTypes, fastest_first};
 use super::super::form::{Form, NodeId};
 use super::arena::{Arena, Placed};
 use super::long::{Blocks, Lengths};
 use super::members;
 use super::peel::peel;
+use crate::Result;
+use crate::room;
 
 impl Datatype {
     /// Translates the type into its canonical form, once; everything that moves data does it when
     /// needed. Time and memory are proportional to the description, not to the data.
-    pub fn commit(&self) -> &Form {
-        self.form()
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`](crate::Error::NoRoom) where memory has no room for the lists.
+    pub fn commit(&self) -> Result<&Form> {
+        Ok(self.form()?)
     }
 
-    pub(in super::super) fn form(&self) -> &Arc<Form> {
-        self.0.form.get_or_init(|| Arc::new(Form::of(self)))
+    pub(in super::super) fn form(&self) -> room::Result<&Arc<Form>> {
+        let made = match self.0.form.get() {
+            Some(form) => return Ok(form),
+            None => Arc::new(Form::of(self)?),
+        };
+        // Another thread may have been faster: its form is the same.
+        Ok(self.0.form.get_or_init(|| made))
     }
 }
 
 impl Form {
-    fn of(datatype: &Datatype) -> Form {
+    fn of(datatype: &Datatype) -> room::Result<Form> {
         let mut arena = Arena::default();
-        let root = translate(&mut arena, datatype);
-        let root = root.and_then(|root| arena.settle(root));
+        let root = match translate(&mut arena, datatype)? {
+            Some(root) => arena.settle(root)?,
+            None => None,
+        };
         arena.finish(root)
     }
 
     /// `count` of the type whose form this is, `extent` bytes apart.
-    pub(in super::super) fn repeated(&self, count: u64, extent: i64) -> Form {
+    pub(in super::super) fn repeated(&self, count: u64, extent: i64) -> room::Result<Form> {
         if self.nodes.is_empty() || count == 0 {
             return Arena::default().finish(None);
         }
         if count == 1 {
-            return self.clone();
+            return self.copied();
         }
         let mut arena = Arena::default();
         for (node, extent) in self.nodes.iter().zip(&self.extents) {
-            arena.push(node.clone(), *extent, None);
+            arena.push(node.clone(), *extent, None)?;
         }
         let root = (self.nodes.len() - 1) as NodeId;
-        let root = arena.stream(count as i64, extent, root);
-        let root = arena.settle((self.offset(), root));
+        let root = arena.stream(count as i64, extent, root)?;
+        let root = arena.settle((self.offset(), root))?;
         arena.finish(root)
     }
 }
@@ -67,38 +81,41 @@ enum Task<'a> {
     Dimensions(i64, Vec<(i64, i64)>),
     /// Places a value at the blocks of an indexed type, or of a struct of one type.
     Indexed(&'a Datatype, i64),
-    /// Emits the members of a struct from the given one on.
-    Members(&'a Datatype, i64, usize),
+    /// Emits the members of a struct that are left.
+    Members(i64, Left<'a>),
 }
 
+/// Members of a struct: lengths, displacements, types.
+type Left<'a> = Zip<Zip<slice::Iter<'a, u64>, slice::Iter<'a, i64>>, MemberTypes<'a>>;
+
 /// How often each type is used within `root`; those used once may be written in place.
-fn uses(root: &Datatype) -> HashMap<u64, u32> {
+fn uses(root: &Datatype) -> room::Result<HashMap<u64, usize>> {
     let mut uses = HashMap::new();
     let mut stack = vec![root];
     while let Some(datatype) = stack.pop() {
-        for child in datatype.contents().children() {
+        for (n, child) in datatype.contents().runs() {
             let (child, _) = peel(child);
             if matches!(child.contents(), Contents::Named(_)) {
                 continue;
             }
-            let count: &mut u32 = uses.entry(child.id()).or_default();
-            *count += 1;
-            if *count == 1 {
-                stack.push(child);
+            room::reserve_map(&mut uses, 1)?;
+            let count: &mut usize = uses.entry(child.id()).or_default();
+            if *count == 0 {
+                room::push(&mut stack, child)?;
             }
+            *count = count.saturating_add(n);
         }
     }
-    uses
+    Ok(uses)
 }
 
-fn translate(arena: &mut Arena, root: &Datatype) -> Option<Placed> {
+fn translate(arena: &mut Arena, root: &Datatype) -> room::Result<Option<Placed>> {
     let (root, at) = peel(root);
     if root.size() == 0 {
-        return None;
+        return Ok(None);
     }
     // Only asked for members that are written in place or not.
-    let uses = OnceCell::new();
-    let uses = || uses.get_or_init(|| self::uses(root));
+    let mut known_uses = None;
     let mut memo: HashMap<u64, Placed> = HashMap::new();
     let mut lists: Vec<Vec<Placed>> = vec![Vec::new()];
     let mut values: Vec<Placed> = Vec::new();
@@ -110,24 +127,29 @@ fn translate(arena: &mut Arena, root: &Datatype) -> Option<Placed> {
                 let (inner, offset) = peel(datatype);
                 if let Contents::Named(_) = inner.contents() {
                     if inner.size() == inner.true_extent() as u64 {
-                        values.push((offset, arena.dense(inner.size() as i64)));
+                        let dense = arena.dense(inner.size() as i64)?;
+                        room::push(&mut values, (offset, dense))?;
                         continue;
                     }
                 }
                 if let Some(&(at, id)) = memo.get(&inner.id()) {
-                    values.push((offset.wrapping_add(at), id));
+                    room::push(&mut values, (offset.wrapping_add(at), id))?;
                     continue;
                 }
-                lists.push(Vec::new());
-                tasks.push(Task::Shift(offset));
-                tasks.push(Task::Close(inner));
-                tasks.push(Task::Emit(inner, 0));
+                room::push(&mut lists, Vec::new())?;
+                let next = [
+                    Task::Shift(offset),
+                    Task::Close(inner),
+                    Task::Emit(inner, 0),
+                ];
+                room::extend(&mut tasks, next)?;
             }
             Task::Close(datatype) => {
                 let list = lists.pop().unwrap_or_default();
-                if let Some(value) = arena.list(list) {
+                if let Some(value) = arena.list(list)? {
+                    room::reserve_map(&mut memo, 1)?;
                     memo.insert(datatype.id(), value);
-                    values.push(value);
+                    room::push(&mut values, value)?;
                 }
             }
             Task::Shift(offset) => {
@@ -137,22 +159,22 @@ fn translate(arena: &mut Arena, root: &Datatype) -> Option<Placed> {
             }
             Task::Dimensions(offset, dimensions) => {
                 if let (Some((at, id)), Some(list)) = (values.pop(), lists.last_mut()) {
+                    let mut dimensions = dimensions.iter();
                     let id = dimensions
-                        .iter()
-                        .fold(id, |id, &(count, stride)| arena.stream(count, stride, id));
-                    arena.place(list, (offset.wrapping_add(at), id));
+                        .try_fold(id, |id, &(count, stride)| arena.stream(count, stride, id))?;
+                    arena.place(list, (offset.wrapping_add(at), id))?;
                 }
             }
             Task::Indexed(datatype, offset) => {
                 if let (Some(value), Some(list)) = (values.pop(), lists.last_mut()) {
                     let placed = if is_alone(list, &tasks) {
-                        large(arena, datatype, offset, value)
+                        large(arena, datatype, offset, value)?
                     } else {
                         None
                     };
                     match placed {
-                        Some(placed) => list.push(placed),
-                        None => blocks(arena, list, datatype, offset, value),
+                        Some(placed) => room::push(list, placed)?,
+                        None => blocks(arena, list, datatype, offset, value)?,
                     }
                 }
             }
@@ -162,38 +184,33 @@ fn translate(arena: &mut Arena, root: &Datatype) -> Option<Placed> {
                 if datatype.size() == 0 {
                     continue;
                 }
-                emit(arena, &mut tasks, &mut lists, datatype, offset);
+                emit(arena, &mut tasks, &mut lists, datatype, offset)?;
             }
-            Task::Members(datatype, offset, mut next) => {
-                let Contents::Struct {
-                    blocklengths,
-                    displacements,
-                    children,
-                } = datatype.contents()
-                else {
-                    continue;
-                };
-                while next < children.len() {
-                    let (length, child) = (blocklengths[next], &children[next]);
-                    let at = offset.wrapping_add(displacements[next]);
-                    next += 1;
+            Task::Members(offset, mut members) => {
+                while let Some(((&length, &displacement), child)) = members.next() {
+                    let at = offset.wrapping_add(displacement);
                     if length == 0 || child.size() == 0 {
                         continue;
                     }
                     let member = (length, at, child);
-                    if let Some(placed) = members::placed(arena, &mut last, member) {
+                    if let Some(placed) = members::placed(arena, &mut last, member)? {
                         if let Some(list) = lists.last_mut() {
-                            list.push(placed);
+                            room::push(list, placed)?;
                         }
                         continue;
                     }
                     let (inner, inner_at) = peel(child);
-                    tasks.push(Task::Members(datatype, offset, next));
-                    if length == 1 && uses().get(&inner.id()).copied().unwrap_or(0) <= 1 {
-                        tasks.push(Task::Emit(inner, at.wrapping_add(inner_at)));
+                    room::push(&mut tasks, Task::Members(offset, members))?;
+                    let uses = match &known_uses {
+                        Some(uses) => uses,
+                        None => known_uses.insert(uses(root)?),
+                    };
+                    if length == 1 && uses.get(&inner.id()).copied().unwrap_or(0) <= 1 {
+                        room::push(&mut tasks, Task::Emit(inner, at.wrapping_add(inner_at)))?;
                     } else {
-                        tasks.push(Task::Dimensions(at, vec![(length as i64, child.extent())]));
-                        tasks.push(Task::Value(child));
+                        let times = vec![(length as i64, child.extent())];
+                        let next = [Task::Dimensions(at, times), Task::Value(child)];
+                        room::extend(&mut tasks, next)?;
                     }
                     break;
                 }
@@ -214,22 +231,20 @@ fn emit<'a>(
     lists: &mut [Vec<Placed>],
     datatype: &'a Datatype,
     offset: i64,
-) {
+) -> room::Result<()> {
     match datatype.contents() {
         Contents::Named(named) => {
             if let Some(list) = lists.last_mut() {
                 for element in named.elements() {
-                    let id = arena.dense(i64::from(element.size));
-                    list.push((offset.wrapping_add(i64::from(element.offset)), id));
+                    let id = arena.dense(i64::from(element.size))?;
+                    room::push(list, (offset.wrapping_add(i64::from(element.offset)), id))?;
                 }
             }
+            Ok(())
         }
         Contents::Contiguous { count, child } => {
-            tasks.push(Task::Dimensions(
-                offset,
-                vec![(*count as i64, child.extent())],
-            ));
-            tasks.push(Task::Value(child));
+            let times = vec![(*count as i64, child.extent())];
+            room::extend(tasks, [Task::Dimensions(offset, times), Task::Value(child)])
         }
         Contents::Vector {
             count,
@@ -239,14 +254,11 @@ fn emit<'a>(
         } => {
             // A stride that matters was checked when the type was made.
             let stride = stride.wrapping_mul(child.extent());
-            tasks.push(Task::Dimensions(
-                offset,
-                vec![
-                    (*blocklength as i64, child.extent()),
-                    (*count as i64, stride),
-                ],
-            ));
-            tasks.push(Task::Value(child));
+            let times = vec![
+                (*blocklength as i64, child.extent()),
+                (*count as i64, stride),
+            ];
+            room::extend(tasks, [Task::Dimensions(offset, times), Task::Value(child)])
         }
         Contents::Hvector {
             count,
@@ -254,14 +266,11 @@ fn emit<'a>(
             stride,
             child,
         } => {
-            tasks.push(Task::Dimensions(
-                offset,
-                vec![
-                    (*blocklength as i64, child.extent()),
-                    (*count as i64, *stride),
-                ],
-            ));
-            tasks.push(Task::Value(child));
+            let times = vec![
+                (*blocklength as i64, child.extent()),
+                (*count as i64, *stride),
+            ];
+            room::extend(tasks, [Task::Dimensions(offset, times), Task::Value(child)])
         }
         Contents::Subarray {
             sizes,
@@ -272,53 +281,58 @@ fn emit<'a>(
         } => {
             let mut at = offset;
             let mut stride = child.extent();
-            let mut dimensions = Vec::with_capacity(sizes.len());
+            let mut dimensions = room::list(sizes.len())?;
             for d in fastest_first(sizes.len(), *order) {
                 at = at.wrapping_add((starts[d] as i64).wrapping_mul(stride));
                 dimensions.push((subsizes[d] as i64, stride));
                 stride = stride.wrapping_mul(sizes[d] as i64);
             }
-            tasks.push(Task::Dimensions(at, dimensions));
-            tasks.push(Task::Value(child));
+            let next = [Task::Dimensions(at, dimensions), Task::Value(child)];
+            room::extend(tasks, next)
         }
         Contents::Indexed { child, .. }
         | Contents::Hindexed { child, .. }
         | Contents::IndexedBlock { child, .. }
         | Contents::HindexedBlock { child, .. } => {
-            tasks.push(Task::Indexed(datatype, offset));
-            tasks.push(Task::Value(child));
+            let next = [Task::Indexed(datatype, offset), Task::Value(child)];
+            room::extend(tasks, next)
         }
-        // One type at many places is what `hindexed` makes.
-        Contents::Struct { children, .. } if is_of_one_type(children) => {
-            tasks.push(Task::Indexed(datatype, offset));
-            tasks.push(Task::Value(&children[0]));
-        }
-        Contents::Struct { .. } => {
+        // Members of one type are what `hindexed` makes.
+        Contents::Struct {
+            blocklengths,
+            displacements,
+            children,
+        } => {
+            let mut runs = children.runs();
+            if let (Some((_, child)), None) = (runs.next(), runs.next()) {
+                let next = [Task::Indexed(datatype, offset), Task::Value(child)];
+                return room::extend(tasks, next);
+            }
             let list = lists.last_mut().filter(|list| is_alone(list, tasks));
             if let Some(list) = list {
-                if let Some(placed) = members::written_out(arena, datatype, offset) {
-                    return list.push(placed);
+                if let Some(placed) = members::written_out(arena, datatype, offset)? {
+                    return room::push(list, placed);
                 }
             }
-            tasks.push(Task::Members(datatype, offset, 0));
+            let blocks = blocklengths.iter().zip(displacements.iter());
+            room::push(tasks, Task::Members(offset, blocks.zip(children.iter())))
         }
         // `peel` took these away.
         Contents::Dup { child } | Contents::Resized { child, .. } => {
-            tasks.push(Task::Emit(child, offset));
+            room::push(tasks, Task::Emit(child, offset))
         }
-        Contents::Darray { .. } => tasks.push(Task::Emit(datatype.essence(), offset)),
+        Contents::Darray { .. } => room::push(tasks, Task::Emit(datatype.essence(), offset)),
     }
 }
 
-/// Whether all members of a struct are of the same type.
-fn is_of_one_type(children: &[Datatype]) -> bool {
-    children
-        .split_first()
-        .is_some_and(|(first, others)| others.iter().all(|child| child.is(first)))
-}
-
-/// The blocks of a large indexed type, or of a struct of one type, as arrays, if they are not much more than the type itself.
-fn large(arena: &mut Arena, datatype: &Datatype, offset: i64, (at, id): Placed) -> Option<Placed> {
+/// The blocks of a large indexed type, or of a struct of one type, as arrays, if they are not much
+/// more than the type itself.
+fn large(
+    arena: &mut Arena,
+    datatype: &Datatype,
+    offset: i64,
+    (at, id): Placed,
+) -> room::Result<Option<Placed>> {
     const ENOUGH: usize = 256;
     /// Most pieces of a child.
     const PIECES: i64 = 8;
@@ -350,13 +364,16 @@ fn large(arena: &mut Arena, datatype: &Datatype, offset: i64, (at, id): Placed) 
         } => (
             Lengths::Each(blocklengths),
             displacements,
-            children.first()?,
+            match children.get(0) {
+                Some(child) => child,
+                None => return Ok(None),
+            },
             true,
         ),
-        _ => return None,
+        _ => return Ok(None),
     };
     if displacements.len() < ENOUGH || arena.bounds(id).segments > PIECES {
-        return None;
+        return Ok(None);
     }
     // Equal lengths in a list are the common case, and half the work.
     let lengths = match lengths {
@@ -368,7 +385,7 @@ fn large(arena: &mut Arena, datatype: &Datatype, offset: i64, (at, id): Placed) 
         },
         Lengths::All(_) => lengths,
     };
-    let pieces = arena.segments(id);
+    let pieces = arena.segments(id)?;
     let blocks = Blocks {
         lengths,
         displacements,
@@ -394,17 +411,17 @@ fn blocks(
     datatype: &Datatype,
     offset: i64,
     (at, id): Placed,
-) {
+) -> room::Result<()> {
     let mut known = (u64::MAX, id);
     let mut block = |list: &mut Vec<Placed>, length: u64, displacement: i64, child: &Datatype| {
         if length == 0 {
-            return;
+            return Ok(());
         }
         if known.0 != length {
-            known = (length, arena.stream(length as i64, child.extent(), id));
+            known = (length, arena.stream(length as i64, child.extent(), id)?);
         }
         let place = offset.wrapping_add(displacement).wrapping_add(at);
-        arena.place(list, (place, known.1));
+        arena.place(list, (place, known.1))
     };
     match datatype.contents() {
         Contents::Indexed {
@@ -412,10 +429,10 @@ fn blocks(
             displacements,
             child,
         } => {
-            list.reserve(displacements.len());
+            room::reserve(list, displacements.len())?;
             for (&length, &displacement) in blocklengths.iter().zip(displacements.iter()) {
                 let bytes = displacement.wrapping_mul(child.extent());
-                block(list, length, bytes, child);
+                block(list, length, bytes, child)?;
             }
         }
         Contents::Hindexed {
@@ -423,9 +440,9 @@ fn blocks(
             displacements,
             child,
         } => {
-            list.reserve(displacements.len());
+            room::reserve(list, displacements.len())?;
             for (&length, &displacement) in blocklengths.iter().zip(displacements.iter()) {
-                block(list, length, displacement, child);
+                block(list, length, displacement, child)?;
             }
         }
         Contents::Struct {
@@ -433,9 +450,10 @@ fn blocks(
             displacements,
             children,
         } => {
-            list.reserve(displacements.len());
-            for (&length, &displacement) in blocklengths.iter().zip(displacements.iter()) {
-                block(list, length, displacement, &children[0]);
+            room::reserve(list, displacements.len())?;
+            let blocks = blocklengths.iter().zip(displacements.iter());
+            for ((&length, &displacement), child) in blocks.zip(children.iter()) {
+                block(list, length, displacement, child)?;
             }
         }
         Contents::IndexedBlock {
@@ -443,10 +461,10 @@ fn blocks(
             displacements,
             child,
         } => {
-            list.reserve(displacements.len());
+            room::reserve(list, displacements.len())?;
             for &displacement in displacements.iter() {
                 let bytes = displacement.wrapping_mul(child.extent());
-                block(list, *blocklength, bytes, child);
+                block(list, *blocklength, bytes, child)?;
             }
         }
         Contents::HindexedBlock {
@@ -454,11 +472,12 @@ fn blocks(
             displacements,
             child,
         } => {
-            list.reserve(displacements.len());
+            room::reserve(list, displacements.len())?;
             for &displacement in displacements.iter() {
-                block(list, *blocklength, displacement, child);
+                block(list, *blocklength, displacement, child)?;
             }
         }
         _ => {}
     }
+    Ok(())
 }

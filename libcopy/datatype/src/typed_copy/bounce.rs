@@ -8,7 +8,8 @@ use std::ops::Range;
 use super::super::layout::Layout;
 use super::buffer::Buffer;
 
-/// Bytes that go through the buffer at once: with fewer, starting anew costs more than the smaller buffer saves.
+/// Bytes that go through the buffer at once: with fewer, starting anew costs more than the smaller
+/// buffer saves.
 pub(super) const ONCE: u64 = 256 << 10;
 
 /// What goes through a buffer of at most this many bytes goes through the stack.

@@ -94,8 +94,8 @@ impl Regular {
         offset
     }
 
-    /// Bytes of the stream in blocks that are at most two cache lines apart each, and the bytes from
-    /// the first to the end of the last of them; `None` if all blocks are.
+    /// Bytes of the stream in blocks that are at most two cache lines apart each, and the bytes
+    /// from the first to the end of the last of them; `None` if all blocks are.
     pub(super) fn cluster(&self) -> Option<(i64, i64)> {
         let (mut bytes, mut extent) = (self.len, self.len);
         for &(count, stride) in &self.dims[..self.n] {

@@ -216,7 +216,8 @@ mod tests {
         Layout::new(&expression.parse::<Datatype>().unwrap(), 1).unwrap()
     }
 
-    /// Copies by [`fill`] alone, and by [`staged`], to be compared with a copy piece by piece, gaps included.
+    /// Copies by [`fill`] alone, and by [`staged`], to be compared with a copy piece by piece, gaps
+    /// included.
     fn compare(from: &str, to: &str) {
         let (a, b) = (layout(from), layout(to));
         assert_eq!(a.size(), b.size(), "{from} {to}");

@@ -13,8 +13,8 @@ use super::walk::{Sink, walk};
 /// Bytes of a [`Stage`], which stay in the first-level cache.
 pub(super) const STAGE: usize = 16 << 10;
 
-/// Equal blocks on one side, filled from a small buffer, or emptied into it, as many at a time as it
-/// holds. Unlike [`bounce`], it never has to look for its place in a list.
+/// Equal blocks on one side, filled from a small buffer, or emptied into it, as many at a time as
+/// it holds. Unlike [`bounce`], it never has to look for its place in a list.
 struct Stage<const PACK: bool> {
     /// Where the next block is.
     at: *mut u8,

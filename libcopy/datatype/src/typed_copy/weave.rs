@@ -24,8 +24,8 @@ struct Woven {
 }
 
 thread_local! {
-    /// The pattern of the last copy that looked for one: finding it takes as long as moving some ten
-    /// thousand bytes.
+    /// The pattern of the last copy that looked for one: finding it takes as long as moving some
+    /// ten thousand bytes.
     static PATTERN: Cell<Option<Box<Woven>>> = const { Cell::new(None) };
 }
 
@@ -165,8 +165,8 @@ unsafe fn weave_plane(
                 from: woven.apart.0 as isize,
             };
             let done = count * woven.period;
-            // SAFETY: the pieces are those of both streams, whose places repeat, and what is left of
-            // them.
+            // SAFETY: the pieces are those of both streams, whose places repeat, and what is left
+            // of them.
             unsafe {
                 weave.run(target, source, repeats);
                 if done < size {

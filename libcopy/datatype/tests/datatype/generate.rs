@@ -141,8 +141,8 @@ pub fn shifted(state: &mut u64) -> u64 {
     state.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// A type description of at most this depth and with at most a given number of basic elements. Its map is
-/// returned too, because making sure that it is not too large computes it.
+/// A type description of at most this depth and with at most a given number of basic elements. Its
+/// map is returned too, because making sure that it is not too large computes it.
 pub fn tree(choices: &mut Choices, depth: u32, most: u64) -> (Tree, Map) {
     let named = |choices: &mut Choices| {
         let common = [
@@ -317,7 +317,8 @@ pub fn tree(choices: &mut Choices, depth: u32, most: u64) -> (Tree, Map) {
     checked(choices, result, most)
 }
 
-/// Hundreds of members of a struct, of one to three types, one behind the other with gaps or anywhere.
+/// Hundreds of members of a struct, of one to three types, one behind the other with gaps or
+/// anywhere.
 fn many_members(choices: &mut Choices, depth: u32, most: u64) -> Vec<(u64, i64, Tree)> {
     let kinds: Vec<(Tree, Map)> = (0..1 + choices.below(3))
         .map(|_| tree(choices, depth, 1 + most / 400))

@@ -2,8 +2,8 @@
 
 //! Derived datatypes against a naive interpreter of type maps, over random type trees.
 //!
-//! `PROPTEST_CASES=10000000 cargo test --release -p libcopy-datatype --test datatype -- random` is the long
-//! run; the default is short.
+//! `PROPTEST_CASES=10000000 cargo test --release -p libcopy-datatype --test datatype -- random` is
+//! the long run; the default is short.
 
 mod equal;
 mod feed;
@@ -532,8 +532,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Lists of blocks of all lengths, for each set of instructions: ascending, descending and in any order,
-    /// with and without blocks that share bytes.
+    /// Lists of blocks of all lengths, for each set of instructions: ascending, descending and in
+    /// any order, with and without blocks that share bytes.
     #[test]
     fn irregular_lists_agree_with_their_type_maps(
         seed in any::<u64>(),

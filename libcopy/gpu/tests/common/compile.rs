@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The C++ compiler: the kernels for the processor, the stand-in driver. Tests of the tool and of the C API use this file as well.
+//! The C++ compiler: the kernels for the processor, the stand-in driver. Tests of the tool and of
+//! the C API use this file as well.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -15,8 +16,9 @@ pub fn driver() -> PathBuf {
     compile("../../tests/fakecuda/fakecuda.cc", "libcuda.so.1", &options)
 }
 
-/// Compiles a C++ file of the repository, named from the directory of libcopy-gpu, to `name`, unless that has been done since
-/// the sources changed. Tests run in many processes: the first one compiles.
+/// Compiles a C++ file of the repository, named from the directory of libcopy-gpu, to `name`,
+/// unless that has been done since the sources changed. Tests run in many processes: the first one
+/// compiles.
 pub fn compile(source: &str, name: &str, options: &[&str]) -> PathBuf {
     // Tests of several crates use this file.
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The stand-in driver (`tests/fakecuda`) as a program calls it, memory of all spaces, random layouts.
+//! The stand-in driver (`tests/fakecuda`) as a program calls it, memory of all spaces, random
+//! layouts.
 
 use std::ffi::{CString, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -55,8 +56,8 @@ impl Cuda {
     /// Calls a function of up to three integers or pointers.
     pub fn call(&self, name: &str, arguments: &[u64]) {
         let at = |i: usize| arguments.get(i).copied().unwrap_or(0);
-        // SAFETY: on the platforms of these tests integers and pointers are passed alike, and more than are taken do
-        // no harm.
+        // SAFETY: on the platforms of these tests integers and pointers are passed alike, and more
+        // than are taken do no harm.
         let code = unsafe {
             let function: extern "C" fn(u64, u64, u64) -> c_int =
                 std::mem::transmute(self.symbol(name));

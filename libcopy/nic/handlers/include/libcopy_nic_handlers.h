@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
 /*
- * Handlers that a network card runs for each packet of a message with an MPI datatype. See docs/design/nic.md, and
- * "Network-Accelerated Non-Contiguous Memory Transfers" (SC'19).
+ * Handlers that a network card runs for each packet of a message with an MPI datatype. See
+ * docs/design/nic.md, and "Network-Accelerated Non-Contiguous Memory Transfers" (SC'19).
  *
- * All functions may run at the same time on different cores, except with the same `state`. None blocks or allocates.
+ * All functions may run at the same time on different cores, except with the same `state`. None
+ * blocks or allocates.
  */
 #ifndef LIBCOPY_NIC_HANDLERS_H
 #define LIBCOPY_NIC_HANDLERS_H
@@ -15,7 +16,8 @@
 extern "C" {
 #endif
 
-/* A position in the packed stream: a segment, or a checkpoint. The host makes it; handlers change it. */
+/* A position in the packed stream: a segment, or a checkpoint. The host makes it; handlers change
+ * it. */
 struct libcopy_nic_state {
     uint32_t words[27];
 };
@@ -30,7 +32,8 @@ struct libcopy_nic_call {
     uint32_t len;
     /* RO-CP: bytes between two checkpoints. */
     uint32_t interval;
-    /* HPU-local: the segment of the virtual HPU. RW-CP: the checkpoint that the virtual HPU owns. */
+    /* HPU-local: the segment of the virtual HPU. RW-CP: the checkpoint that the virtual HPU
+     * owns. */
     struct libcopy_nic_state *state;
     /* RO-CP: all checkpoints. RW-CP: the master copy of the one checkpoint. */
     const struct libcopy_nic_state *checkpoints;
@@ -41,15 +44,18 @@ struct libcopy_nic_call {
 /* The commands of a card. They return at once, and the card carries them out in order. */
 struct libcopy_nic_device {
     void *context;
-    /* Writes bytes of the packet, from byte `packet` on, to `host` bytes from the origin of the receive buffer; no event. */
+    /* Writes bytes of the packet, from byte `packet` on, to `host` bytes from the origin of the
+     * receive buffer; no event. */
     void (*dma_to_host)(void *context, int32_t host, uint32_t packet, uint32_t len);
     /* Writes 0 bytes with an event. */
     void (*dma_event)(void *context);
-    /* Sends bytes of the send buffer as those of the message from `position` on; `is_end` is 1 with the last ones. */
+    /* Sends bytes of the send buffer as those of the message from `position` on; `is_end` is 1 with
+     * the last ones. */
     void (*stream_put)(void *context, int32_t host, uint32_t position, uint32_t len, uint32_t is_end);
 };
 
-/* The same as registers. The store to `command` issues it: the number of bytes and one of the kinds below. */
+/* The same as registers. The store to `command` issues it: the number of bytes and one of the kinds
+ * below. */
 struct libcopy_nic_port {
     volatile int32_t host;
     volatile uint32_t position;

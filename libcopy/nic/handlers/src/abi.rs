@@ -2,8 +2,9 @@
 
 //! The handlers with C names, for runtimes of cards.
 //!
-//! Each handler exists twice: `libcopy_nic_NAME` calls functions of a [`Device`], `libcopy_nic_port_NAME` stores commands to
-//! the registers of a [`port::Port`], inline. `include/libcopy_nic_handlers.h` has the same declarations.
+//! Each handler exists twice: `libcopy_nic_NAME` calls functions of a [`Device`],
+//! `libcopy_nic_port_NAME` stores commands to the registers of a [`port::Port`], inline.
+//! `include/libcopy_nic_handlers.h` has the same declarations.
 
 #![allow(unsafe_code)]
 
@@ -78,7 +79,8 @@ pub struct Device {
 
 impl Nic for &Device {
     fn dma_to_host(&mut self, host: i32, packet: u32, len: u32) {
-        // SAFETY: the caller of the handler passed functions for this context (`libcopy_nic_call` functions' condition).
+        // SAFETY: the caller of the handler passed functions for this context (`libcopy_nic_call`
+        // functions' condition).
         unsafe { (self.dma_to_host)(self.context, host, packet, len) }
     }
 
@@ -97,7 +99,8 @@ impl Nic for &Device {
 pub mod port {
     use crate::Nic;
 
-    /// The registers: `struct libcopy_nic_port`. A command is issued by the store to `command`, which comes last.
+    /// The registers: `struct libcopy_nic_port`. A command is issued by the store to `command`,
+    /// which comes last.
     #[derive(Debug)]
     #[repr(C)]
     pub struct Port {
@@ -109,7 +112,8 @@ pub mod port {
         pub command: u32,
     }
 
-    /// In `command`: the write makes an event. Without it and [`STREAM_PUT`], it is a write to the host without one.
+    /// In `command`: the write makes an event. Without it and [`STREAM_PUT`], it is a write to the
+    /// host without one.
     pub const EVENT: u32 = 1 << 31;
     /// In `command`: a stream put.
     pub const STREAM_PUT: u32 = 1 << 30;
@@ -151,8 +155,8 @@ pub mod port {
     }
 }
 
-/// The payload handler of one kind of datatype; the image is of that kind, which the host found out at commit. With an
-/// image of another kind nothing is written.
+/// The payload handler of one kind of datatype; the image is of that kind, which the host found out
+/// at commit. With an image of another kind nothing is written.
 macro_rules! specialised {
     ($call:ident, $nic:ident, $kind:ident) => {{
         // SAFETY: the caller's promise about the image.
@@ -163,7 +167,8 @@ macro_rules! specialised {
     }};
 }
 
-/// Handlers that copy checkpoints, with checkpoints of 612 bytes, for a port: what the simulator compares with ours.
+/// Handlers that copy checkpoints, with checkpoints of 612 bytes, for a port: what the simulator
+/// compares with ours.
 #[cfg(feature = "paper-segment")]
 mod paper {
     use super::{Call, port};
@@ -177,7 +182,8 @@ mod paper {
     /// As for `libcopy_nic_port_ro_cp`, but the checkpoints are [`PaperSegment`]s.
     #[unsafe(no_mangle)]
     unsafe extern "C" fn libcopy_nic_port_ro_cp_612(call: *const Call, port: *mut port::Port) {
-        // SAFETY: `call` is valid, and with it the image and the checkpoints, which nobody changes while there are packets.
+        // SAFETY: `call` is valid, and with it the image and the checkpoints, which nobody changes
+        // while there are packets.
         let (call, image, checkpoints) = unsafe {
             let call = &*call;
             let first = call.checkpoints.cast::<PaperSegment>();
@@ -192,11 +198,12 @@ mod paper {
     ///
     /// # Safety
     ///
-    /// As for `libcopy_nic_port_rw_cp`, but the checkpoint and its master copy are [`PaperSegment`]s.
+    /// As for `libcopy_nic_port_rw_cp`, but the checkpoint and its master copy are
+    /// [`PaperSegment`]s.
     #[unsafe(no_mangle)]
     unsafe extern "C" fn libcopy_nic_port_rw_cp_612(call: *const Call, port: *mut port::Port) {
-        // SAFETY: `call` is valid, and with it the image; the checkpoint belongs to the virtual HPU that runs this handler
-        // alone; nobody changes the master copy.
+        // SAFETY: `call` is valid, and with it the image; the checkpoint belongs to the virtual HPU
+        // that runs this handler alone; nobody changes the master copy.
         let (call, image, state, master) = unsafe {
             let call = &*call;
             let state = &mut *call.state.cast::<PaperSegment>();
@@ -215,7 +222,8 @@ macro_rules! handlers {
         ///
         /// # Safety
         ///
-        /// `call` and what it points to are valid as `struct libcopy_nic_call` says; so are the functions of `device`.
+        /// `call` and what it points to are valid as `struct libcopy_nic_call` says; so are the
+        /// functions of `device`.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(call: *const Call, device: *const Device) {
             // SAFETY: both point to structures that do not change during the call.
@@ -257,22 +265,24 @@ handlers! {
     /// Payload handler: HPU-local.
     libcopy_nic_local, libcopy_nic_port_local,
     |call, nic| {
-        // SAFETY: the image is valid, and the state belongs to the virtual HPU that runs this handler alone.
+        // SAFETY: the image is valid, and the state belongs to the virtual HPU that runs this
+        // handler alone.
         let (image, state) = unsafe { (call.image(), &mut *call.state) };
         crate::local(image, state, call.packet(), &mut nic);
     };
     /// Payload handler: RO-CP.
     libcopy_nic_ro_cp, libcopy_nic_port_ro_cp,
     |call, nic| {
-        // SAFETY: the image and the checkpoints are valid, and nobody changes them while there are packets.
+        // SAFETY: the image and the checkpoints are valid, and nobody changes them while there are
+        // packets.
         let (image, checkpoints) = unsafe { (call.image(), call.checkpoints()) };
         crate::read_only(image, checkpoints, call.interval, call.packet(), &mut nic);
     };
     /// Payload handler: RW-CP.
     libcopy_nic_rw_cp, libcopy_nic_port_rw_cp,
     |call, nic| {
-        // SAFETY: the image is valid; the checkpoint belongs to the virtual HPU that runs this handler alone; nobody changes
-        // the master copy.
+        // SAFETY: the image is valid; the checkpoint belongs to the virtual HPU that runs this
+        // handler alone; nobody changes the master copy.
         let (image, state, master) = unsafe { (call.image(), &mut *call.state, &*call.checkpoints) };
         crate::read_write(image, state, master, call.packet(), &mut nic);
     };

@@ -19,8 +19,9 @@ fn write<const DEPTH: usize>(
     });
 }
 
-/// HPU-local: `segment` belongs to the virtual HPU that runs the handler, and is where its last packet ended. It catches up
-/// with the packets that other HPUs had; if the packet lies behind, it starts anew.
+/// HPU-local: `segment` belongs to the virtual HPU that runs the handler, and is where its last
+/// packet ended. It catches up with the packets that other HPUs had; if the packet lies behind, it
+/// starts anew.
 pub fn local<const DEPTH: usize>(
     image: Image,
     segment: &mut State<DEPTH>,
@@ -31,8 +32,8 @@ pub fn local<const DEPTH: usize>(
     write(image, segment, packet, nic);
 }
 
-/// RO-CP, read-only checkpoints: copies the nearest of `checkpoints`, which are `interval` bytes apart, catches up from
-/// there and drops the copy.
+/// RO-CP, read-only checkpoints: copies the nearest of `checkpoints`, which are `interval` bytes
+/// apart, catches up from there and drops the copy.
 pub fn read_only<const DEPTH: usize>(
     image: Image,
     checkpoints: &[State<DEPTH>],
@@ -48,11 +49,12 @@ pub fn read_only<const DEPTH: usize>(
     write(image, &mut segment, packet, nic);
 }
 
-/// RW-CP, progressing checkpoints: `checkpoint` belongs to the virtual HPU that runs the handler and goes on with each packet.
-/// A packet that lies behind it reverts it to `master`. Returns whether it was reverted.
+/// RW-CP, progressing checkpoints: `checkpoint` belongs to the virtual HPU that runs the handler
+/// and goes on with each packet. A packet that lies behind it reverts it to `master`. Returns
+/// whether it was reverted.
 ///
-/// The packet lies within the checkpoint's interval: virtual HPU `position / interval` owns checkpoint
-/// `position / interval`, and the interval is a multiple of the packets' size.
+/// The packet lies within the checkpoint's interval: virtual HPU `position / interval` owns
+/// checkpoint `position / interval`, and the interval is a multiple of the packets' size.
 pub fn read_write<const DEPTH: usize>(
     image: Image,
     checkpoint: &mut State<DEPTH>,
@@ -69,7 +71,8 @@ pub fn read_write<const DEPTH: usize>(
     is_reverted
 }
 
-/// Ours: descends from the root to the packet's first byte, in O(depth · log blocks). No memory, any order, any HPU.
+/// Ours: descends from the root to the packet's first byte, in O(depth · log blocks). No memory,
+/// any order, any HPU.
 pub fn seek(image: Image, packet: Packet, nic: &mut impl Nic) {
     let mut segment = Segment::at(image, packet.position as i32);
     write(image, &mut segment, packet, nic);
@@ -87,8 +90,8 @@ pub fn nearest(count: usize, interval: u32, position: u32) -> usize {
     index.min(count.saturating_sub(1))
 }
 
-/// The checkpoints of an image, every `interval` bytes from 0 on, as the host makes them at commit: one per
-/// interval that has data. An `interval` of 0 is taken as 1.
+/// The checkpoints of an image, every `interval` bytes from 0 on, as the host makes them at commit:
+/// one per interval that has data. An `interval` of 0 is taken as 1.
 pub fn checkpoints(image: Image<'_>, interval: u32) -> impl Iterator<Item = Segment> {
     let step = interval.max(1) as usize;
     let size = image.size().max(0) as usize;

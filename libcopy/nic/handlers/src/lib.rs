@@ -2,10 +2,11 @@
 
 //! Handlers that a network card runs for each packet of a message with an MPI datatype.
 //!
-//! They are those of "Network-Accelerated Non-Contiguous Memory Transfers" (SC'19, sections 3.1 and 3.2): a payload
-//! handler finds the pieces of host memory that a packet's bytes belong to, and issues one DMA write without an event
-//! for each. When all packets were handled, the completion handler issues one write of 0 bytes with an event, which
-//! tells the host. The datatype is an [`Image`](libcopy_walk::Image) in the card's memory.
+//! They are those of "Network-Accelerated Non-Contiguous Memory Transfers" (SC'19, sections 3.1 and
+//! 3.2): a payload handler finds the pieces of host memory that a packet's bytes belong to, and
+//! issues one DMA write without an event for each. When all packets were handled, the completion
+//! handler issues one write of 0 bytes with an event, which tells the host. The datatype is an
+//! [`Image`](libcopy_walk::Image) in the card's memory.
 //!
 //! | strategy | handler | memory beside the image | which virtual HPU gets a packet |
 //! |---|---|---|---|
@@ -15,14 +16,15 @@
 //! | RW-CP | [`read_write`] | a state per interval, and a master copy of each | the owner of the checkpoint |
 //! | seek | [`seek`] | none | any |
 //!
-//! The first four are the paper's. The fifth is ours: a state is made on the stack by a descent, so that it needs
-//! neither checkpoints nor blocked round robin. All strategies issue the same DMA writes for a packet.
+//! The first four are the paper's. The fifth is ours: a state is made on the stack by a descent, so
+//! that it needs neither checkpoints nor blocked round robin. All strategies issue the same DMA
+//! writes for a packet.
 //!
-//! On the way out, [`pack_and_put`] and [`streaming_puts`] run on the host, [`process_put`] runs on the card for each
-//! packet, which has no data yet (section 3.1).
+//! On the way out, [`pack_and_put`] and [`streaming_puts`] run on the host, [`process_put`] runs on
+//! the card for each packet, which has no data yet (section 3.1).
 //!
-//! The crate is `no_std`, allocates nothing, and runs natively, on RISC-V cores of 32 bits ([`abi::port`]) and on cards
-//! whose runtime is C (`include/libcopy_nic_handlers.h`).
+//! The crate is `no_std`, allocates nothing, and runs natively, on RISC-V cores of 32 bits
+//! ([`abi::port`]) and on cards whose runtime is C (`include/libcopy_nic_handlers.h`).
 
 #![no_std]
 #![deny(unsafe_code)]

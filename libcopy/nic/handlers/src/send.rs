@@ -8,12 +8,14 @@ use crate::{Nic, Packet, Segment};
 
 /// The host as an initiator of puts.
 pub trait Initiator {
-    /// Copies `len` bytes of the send buffer, at `host` bytes from its origin, to byte `packed` of a contiguous buffer.
+    /// Copies `len` bytes of the send buffer, at `host` bytes from its origin, to byte `packed` of
+    /// a contiguous buffer.
     fn copy(&mut self, host: i32, packed: u32, len: u32);
     /// Sends `len` bytes of the contiguous buffer as one message.
     fn put(&mut self, len: u32);
-    /// Sends `len` bytes of the send buffer as the bytes of the message from `position` on. The first call is the paper's
-    /// `PtlSPutStart`, the others are `PtlSPutStream`; `is_end` is its end-of-message flag.
+    /// Sends `len` bytes of the send buffer as the bytes of the message from `position` on. The
+    /// first call is the paper's `PtlSPutStart`, the others are `PtlSPutStream`; `is_end` is its
+    /// end-of-message flag.
     fn stream_put(&mut self, host: i32, position: u32, len: u32, is_end: bool);
 }
 
@@ -26,7 +28,8 @@ pub fn pack_and_put(image: Image, host: &mut impl Initiator) {
     host.put(size as u32);
 }
 
-/// Streaming puts: the host finds the pieces, and sends each as it is found. At the target they are one message.
+/// Streaming puts: the host finds the pieces, and sends each as it is found. At the target they are
+/// one message.
 pub fn streaming_puts(image: Image, host: &mut impl Initiator) {
     let size = image.size();
     if size == 0 {
@@ -39,8 +42,8 @@ pub fn streaming_puts(image: Image, host: &mut impl Initiator) {
     });
 }
 
-/// Process-put: the card's handler of an outgoing packet without data. It finds the pieces that the packet is to carry, and
-/// streams them. Handlers of different packets may run at the same time.
+/// Process-put: the card's handler of an outgoing packet without data. It finds the pieces that the
+/// packet is to carry, and streams them. Handlers of different packets may run at the same time.
 pub fn process_put(image: Image, packet: Packet, nic: &mut impl Nic) {
     let size = image.size();
     if size == 0 {

@@ -30,7 +30,8 @@ pub enum Specialised<'a> {
         /// Bytes of each.
         block: i32,
     },
-    /// Blocks of different lengths at irregular offsets; the block of a packet is found by binary search.
+    /// Blocks of different lengths at irregular offsets; the block of a packet is found by binary
+    /// search.
     Indexed {
         /// Where each one is.
         offsets: List<'a>,
@@ -45,8 +46,8 @@ pub enum Specialised<'a> {
 }
 
 impl<'a> Specialised<'a> {
-    /// The specialised handler of an image, if it has one. For structs the time is proportional to the number of
-    /// members: the host asks at commit; handlers use [`Specialised::of_root`].
+    /// The specialised handler of an image, if it has one. For structs the time is proportional to
+    /// the number of members: the host asks at commit; handlers use [`Specialised::of_root`].
     pub fn of(image: Image<'a>) -> Option<Specialised<'a>> {
         let handler = Self::of_root(image)?;
         if let Specialised::Struct { parts } = handler {
@@ -59,8 +60,8 @@ impl<'a> Specialised<'a> {
         Some(handler)
     }
 
-    /// As [`Specialised::of`], without looking at the members of a struct. Members of another kind are walked by
-    /// [`seek`](crate::seek).
+    /// As [`Specialised::of`], without looking at the members of a struct. Members of another kind
+    /// are walked by [`seek`](crate::seek).
     #[inline(always)]
     pub fn of_root(image: Image<'a>) -> Option<Specialised<'a>> {
         match image.node(image.root()?) {
@@ -105,7 +106,8 @@ impl<'a> Specialised<'a> {
 
     /// The payload handler. `image` is the one it was made from.
     ///
-    /// It is a part of its caller, so that a handler of one kind has no code of the others, and keeps nothing on its stack.
+    /// It is a part of its caller, so that a handler of one kind has no code of the others, and
+    /// keeps nothing on its stack.
     #[inline(always)]
     pub fn payload(&self, image: Image, packet: Packet, nic: &mut impl Nic) {
         let position = packet.position as i32;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The C names: the same commands as the Rust functions, through functions and through registers, and a header that has the
-//! same structures.
+//! The C names: the same commands as the Rust functions, through functions and through registers,
+//! and a header that has the same structures.
 
 mod random;
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Every strategy, packets in random orders, random datatypes: the bytes of `Layout::unpack`, and the same DMA writes.
+//! Every strategy, packets in random orders, random datatypes: the bytes of `Layout::unpack`, and
+//! the same DMA writes.
 //!
-//! `NIC_CASES=1000000 cargo test --release -p libcopy-nic-handlers --test strategies` is the long run.
+//! `NIC_CASES=1000000 cargo test --release -p libcopy-nic-handlers --test strategies` is the long
+//! run.
 
 mod random;
 
@@ -247,7 +249,8 @@ fn all_strategies_write_what_unpack_writes() {
     assert!(names.iter().eq(KINDS), "{names:?}");
 }
 
-/// For Miri, which interprets: each handler with some packets of a small message, the second packet the last.
+/// For Miri, which interprets: each handler with some packets of a small message, the second packet
+/// the last.
 #[test]
 fn each_handler_receives_a_small_message() {
     let mut names = BTreeSet::new();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The events of a simulation, in order of time, and of their creation where times are equal: the order never depends
-//! on anything else.
+//! The events of a simulation, in order of time, and of their creation where times are equal: the
+//! order never depends on anything else.
 
 use super::parameters::Ps;
 use std::cmp::Reverse;

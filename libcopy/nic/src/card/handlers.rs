@@ -52,8 +52,9 @@ impl fmt::Display for Strategy {
 pub enum Policy {
     /// Any packet to any idle HPU.
     Default,
-    /// Sequences of `sequence` consecutive packets belong to one virtual HPU each; virtual HPU `i` of `vhpus` has the
-    /// sequences `i`, `i + vhpus`, ... Packets of a virtual HPU are processed one at a time.
+    /// Sequences of `sequence` consecutive packets belong to one virtual HPU each; virtual HPU `i`
+    /// of `vhpus` has the sequences `i`, `i + vhpus`, ... Packets of a virtual HPU are processed
+    /// one at a time.
     BlockedRoundRobin {
         /// The paper's Δp.
         sequence: u64,
@@ -86,7 +87,8 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Packet `index` of a message of `message` bytes in packets of `payload` bytes, of which the last one may be shorter.
+    /// Packet `index` of a message of `message` bytes in packets of `payload` bytes, of which the
+    /// last one may be shorter.
     pub fn new(index: u64, payload: u64, message: u64, vhpu: u64) -> Packet {
         let offset = index * payload;
         Packet {
@@ -131,7 +133,8 @@ impl Work {
 
 /// The handlers of a message with one datatype.
 pub trait Handlers {
-    /// The payload handler: appends its DMA requests to `issues`, in order, and returns what it took.
+    /// The payload handler: appends its DMA requests to `issues`, in order, and returns what it
+    /// took.
     fn payload(&mut self, packet: &Packet, issues: &mut Vec<Issue>) -> Work;
 
     /// Cycles of the completion handler, which issues a request of 0 bytes with an event.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A card without handlers, which scatters by a list of addresses and lengths (section 5.3: the Portals 4 solution).
+//! A card without handlers, which scatters by a list of addresses and lengths (section 5.3: the
+//! Portals 4 solution).
 //!
-//! The card holds `iovec_entries` entries of the list. When they are used up it reads the next ones over PCIe and waits
-//! for them. Packets arrive in order.
+//! The card holds `iovec_entries` entries of the list. When they are used up it reads the next ones
+//! over PCIe and waits for them. Packets arrive in order.
 
 use super::parameters::{Parameters, Ps};
 use super::pcie::DmaQueue;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Matching entries: a priority list, and an overflow list for messages that nobody expected (section 2.1.1; Portals 4).
+//! Matching entries: a priority list, and an overflow list for messages that nobody expected
+//! (section 2.1.1; Portals 4).
 
 /// An entry. Messages match if their bits are those of the entry, except the ignored ones.
 #[derive(Debug)]
@@ -59,7 +60,8 @@ impl<C> MatchLists<C> {
         }
     }
 
-    /// Finds the first entry for `bits`, in the priority list first, and unlinks it unless it is persistent.
+    /// Finds the first entry for `bits`, in the priority list first, and unlinks it unless it is
+    /// persistent.
     pub fn find(&mut self, bits: u64) -> Option<(List, usize)> {
         for (list, numbers) in [
             (List::Priority, &mut self.priority),

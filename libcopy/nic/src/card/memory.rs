@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! NIC memory for descriptions of datatypes and their checkpoints (section 3.2.6): allocated when a receive is posted;
-//! if there is no room, types of lower priority give way first, among equals those unused for longest.
+//! NIC memory for descriptions of datatypes and their checkpoints (section 3.2.6): allocated when a
+//! receive is posted; if there is no room, types of lower priority give way first, among equals
+//! those unused for longest.
 
 /// A type that has memory on the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +53,8 @@ impl NicMemory {
         self.residents.iter().map(|r| r.bytes).sum()
     }
 
-    /// Makes room for a posted receive of type `id`, which needs `bytes`. Only types of the same or a lower priority
-    /// that no receive uses give way, and none does unless that is enough.
+    /// Makes room for a posted receive of type `id`, which needs `bytes`. Only types of the same or
+    /// a lower priority that no receive uses give way, and none does unless that is enough.
     pub fn post(&mut self, id: u64, bytes: u64, priority: i32) -> Allocation {
         self.clock += 1;
         if let Some(known) = self.residents.iter_mut().find(|r| r.id == id) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A simulated network card whose cores run a handler per packet, with its network and its host interface.
+//! A simulated network card whose cores run a handler per packet, with its network and its host
+//! interface.
 //!
 //! The simulation is discrete and deterministic: equal inputs give equal traces.
 

@@ -2,9 +2,9 @@
 
 //! The card: packets in, handlers on HPUs, DMA requests out.
 //!
-//! A message's first packet is matched. If the entry has an execution context, each packet is copied to NIC memory and
-//! its handler is scheduled; when all have ended, the completion handler runs. Otherwise packets are written to the host
-//! as they are.
+//! A message's first packet is matched. If the entry has an execution context, each packet is
+//! copied to NIC memory and its handler is scheduled; when all have ended, the completion handler
+//! runs. Otherwise packets are written to the host as they are.
 
 use super::events::Events;
 use super::handlers::{Handlers, Issue, Packet, Policy, Work};
@@ -178,8 +178,8 @@ impl Card {
         self.lists.append(list, entry);
     }
 
-    /// Delivers messages, one after the other over the link, and gives each DMA request to `sink` with the number of
-    /// its message, in the order in which they are issued.
+    /// Delivers messages, one after the other over the link, and gives each DMA request to `sink`
+    /// with the number of its message, in the order in which they are issued.
     pub fn run(&mut self, messages: &[Message], sink: &mut dyn FnMut(usize, &Issue)) -> Report {
         let queue = DmaQueue::new(&self.parameters, self.is_recorded);
         let hpus = (0..self.parameters.hpus).map(|_| Hpu::default()).collect();
@@ -289,7 +289,8 @@ impl Run<'_> {
         if packet == 0 {
             self.matched(now, number);
         }
-        // Later packets find what the first one has found; it is still being looked for if they come at once.
+        // Later packets find what the first one has found; it is still being looked for if they
+        // come at once.
         now = now.max(self.flows[number].begin + self.parameters.matching);
         let (_, bytes) = self.part(&self.flows[number].message, packet);
         let flow = &mut self.flows[number];

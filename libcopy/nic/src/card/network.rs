@@ -4,9 +4,10 @@
 
 use super::random::Random;
 
-/// The order in which `packets` packets arrive. No packet is overtaken by one that was sent more than `window` later.
-/// The first and the last packet stay where they are ("the network delivers the header and the completion packets as the
-/// first and the last ones of a message", section 2.1.2).
+/// The order in which `packets` packets arrive. No packet is overtaken by one that was sent more
+/// than `window` later. The first and the last packet stay where they are ("the network delivers
+/// the header and the completion packets as the first and the last ones of a message", section
+/// 2.1.2).
 pub fn arrival_order(packets: u64, window: u64, seed: u64) -> Vec<u64> {
     let mut order: Vec<u64> = (0..packets).collect();
     if window == 0 || packets <= 3 {

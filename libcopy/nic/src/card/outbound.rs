@@ -6,7 +6,8 @@ use super::handlers::{Handlers, Packet};
 use super::parameters::{Parameters, Ps};
 use libcopy_datatype::Layout;
 
-/// The pieces of each packet of `packet` bytes, as a sum over those before; one entry more than packets.
+/// The pieces of each packet of `packet` bytes, as a sum over those before; one entry more than
+/// packets.
 pub fn pieces_before(layout: &Layout, packet: u64) -> Vec<u64> {
     let mut cursor = layout.cursor();
     let (mut sums, mut sum) = (vec![0], 0);
@@ -32,18 +33,20 @@ pub enum Sender {
         /// Time of packing.
         pack: Ps,
     },
-    /// The processor finds one contiguous region after the other and hands it to a streaming put (section 3.1.1).
+    /// The processor finds one contiguous region after the other and hands it to a streaming put
+    /// (section 3.1.1).
     StreamingPut {
         /// Time of finding a region and of the call that hands it over.
         region: Ps,
     },
-    /// `PtlProcessPut` (section 3.1.2): the card makes packets without data, a handler for each finds its regions and
-    /// streams them out. The processor does nothing but start it.
+    /// `PtlProcessPut` (section 3.1.2): the card makes packets without data, a handler for each
+    /// finds its regions and streams them out. The processor does nothing but start it.
     ProcessPut,
 }
 
-/// When each packet has left the card, in order, from the call on. `pieces_before` are the regions before each packet
-/// and in all (one entry more than packets); `handlers` are those of a process-put, with the default policy.
+/// When each packet has left the card, in order, from the call on. `pieces_before` are the regions
+/// before each packet and in all (one entry more than packets); `handlers` are those of a
+/// process-put, with the default policy.
 ///
 /// A packet's data is read over PCIe; reads of different packets overlap.
 pub fn departures(

@@ -46,13 +46,13 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// Section 5.1 of the paper: 200 Gbit/s, 2 KiB of payload, 32 HPUs at 800 MHz, NIC memory of 50 GiB/s, PCIe Gen4
-    /// x32 (16 GT/s a lane, 128b/130b), v = 32 with reads of 500 ns.
+    /// Section 5.1 of the paper: 200 Gbit/s, 2 KiB of payload, 32 HPUs at 800 MHz, NIC memory of 50
+    /// GiB/s, PCIe Gen4 x32 (16 GT/s a lane, 128b/130b), v = 32 with reads of 500 ns.
     ///
-    /// The paper does not give the others. NIC memory: 8 MiB of L2 (section 4.4), of which 6 MiB for datatypes ("more
-    /// than 6 MiB should be employed", section 4) and 2 MiB for packets. TLP: 24 bytes of header and framing, 256 of
-    /// payload (Neugebauer et al., SIGCOMM 2018, which the paper cites). Latencies of network, matching, dispatch and
-    /// writes are ours.
+    /// The paper does not give the others. NIC memory: 8 MiB of L2 (section 4.4), of which 6 MiB
+    /// for datatypes ("more than 6 MiB should be employed", section 4) and 2 MiB for packets. TLP:
+    /// 24 bytes of header and framing, 256 of payload (Neugebauer et al., SIGCOMM 2018, which the
+    /// paper cites). Latencies of network, matching, dispatch and writes are ours.
     pub const PAPER: Parameters = Parameters {
         line_rate: 200_000_000_000,
         packet: 2048,
@@ -72,7 +72,7 @@ impl Parameters {
         iovec_entries: 32,
     };
 
-    /// The same with `hpus` HPUs: the paper has 16 in figures 8, 13b, 14 and 15.
+    /// These parameters with `hpus` HPUs: the paper has 16 in figures 8, 13b, 14 and 15.
     #[must_use]
     pub const fn with_hpus(mut self, hpus: u64) -> Parameters {
         self.hpus = hpus;
@@ -99,7 +99,8 @@ impl Parameters {
         scaled(cycles, 1_000_000, self.mhz)
     }
 
-    /// Time of a write or read of `bytes` on PCIe: payload and what each TLP has besides. A write of nothing is a TLP.
+    /// Time of a write or read of `bytes` on PCIe: payload and what each TLP has besides. A write
+    /// of nothing is a TLP.
     pub fn pcie(&self, bytes: u64) -> Ps {
         let tlps = bytes.div_ceil(self.tlp_payload).max(1);
         let all = bytes + tlps * self.tlp_overhead;

@@ -2,8 +2,9 @@
 
 //! The DMA queue and the PCIe link behind it: first in, first out.
 //!
-//! A request stays in the queue until it is in host memory, so that its depth is the rate of requests times their
-//! latency as long as the link keeps up: that is how the paper explains its figure 15.
+//! A request stays in the queue until it is in host memory, so that its depth is the rate of
+//! requests times their latency as long as the link keeps up: that is how the paper explains its
+//! figure 15.
 
 use super::parameters::{Parameters, Ps};
 use std::collections::VecDeque;
@@ -36,8 +37,8 @@ impl DmaQueue {
         }
     }
 
-    /// A write of `bytes` bytes, issued at `now`, which must not be before the last one. Returns when the link has
-    /// taken it; in host memory it is `pcie_write` later.
+    /// A write of `bytes` bytes, issued at `now`, which must not be before the last one. Returns
+    /// when the link has taken it; in host memory it is `pcie_write` later.
     pub fn write(&mut self, now: Ps, bytes: u64) -> Ps {
         while self.leaving.front().is_some_and(|time| *time <= now) {
             self.leaving.pop_front();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Numbers that look random and follow from a seed: splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
+//! Numbers that look random and follow from a seed: splitmix64 (Steele, Lea and Flood, OOPSLA
+//! 2014).
 
 /// A sequence.
 #[derive(Clone, Copy, Debug)]

@@ -13,7 +13,8 @@ use libcopy_datatype::Layout;
 
 /// What a host takes to make checkpoints and to copy them to the card.
 ///
-/// An assumption, not measured: a descent of the type per checkpoint, their bytes on PCIe, and one latency.
+/// An assumption, not measured: a descent of the type per checkpoint, their bytes on PCIe, and one
+/// latency.
 pub fn checkpoint_cost(plan: &Plan, parameters: &Parameters) -> Ps {
     const DESCENT: Ps = 100 * NS;
     // A master copy needs no descent.
@@ -69,7 +70,8 @@ fn fastest(cases: &[Case], slower: f64) -> Option<&Case> {
     cases.iter().max_by(|a, b| best(a).total_cmp(&best(b)))
 }
 
-/// How many times as slowly the host has to unpack for `holds`, which a host that is slow enough fulfils: at most 100.
+/// How many times as slowly the host has to unpack for `holds`, which a host that is slow enough
+/// fulfils: at most 100.
 fn slowness(holds: impl Fn(f64) -> bool) -> Option<f64> {
     (10..=1000)
         .map(|tenths| f64::from(tenths) / 10.0)
@@ -180,7 +182,8 @@ fn figure_16(cases: &[Case]) -> Figure {
             ),
         );
     }
-    // With fewer packets not all HPUs have one, and one handler's time counts instead of their throughput.
+    // With fewer packets not all HPUs have one, and one handler's time counts instead of their
+    // throughput.
     let long: Vec<&Case> = cases
         .iter()
         .filter(|case| case.plan.packets >= Parameters::PAPER.hpus)
@@ -289,8 +292,8 @@ pub(super) fn figures_16_17_18(study: &mut Study<'_>) -> Result<[Figure; 3], Err
     Ok([figure_16(&cases), figure_17(&cases), figure_18(&cases)])
 }
 
-/// The part of the time with 64 ranks that is computation, in percent: given, as the paper does not say how long its
-/// transforms took, only this (section 5.4).
+/// The part of the time with 64 ranks that is computation, in percent: given, as the paper does not
+/// say how long its transforms took, only this (section 5.4).
 const PAPER_SHARE: f64 = 60.0;
 
 /// By how much the card makes it faster there, in percent.
@@ -340,7 +343,8 @@ impl Transposed {
         })
     }
 
-    /// With a processor that does `rate` operations in a nanosecond, and takes `slower` times as long to unpack.
+    /// With a processor that does `rate` operations in a nanosecond, and takes `slower` times as
+    /// long to unpack.
     ///
     /// A transform of n complex numbers is 5 n log2 n operations.
     fn run(&self, rate: f64, slower: f64) -> Result<Times, Error> {
@@ -366,8 +370,9 @@ impl Transposed {
         })
     }
 
-    /// The processor with which `share` percent of the time are computation: its operations in a nanosecond. Computation and
-    /// communication do not overlap, so the rest of the time does not depend on it.
+    /// The processor with which `share` percent of the time are computation: its operations in a
+    /// nanosecond. Computation and communication do not overlap, so the rest of the time does not
+    /// depend on it.
     fn rate_for(&self, share: f64, slower: f64) -> Result<f64, Error> {
         let times = self.run(1.0, slower)?;
         let rest = times.host - times.computation;
@@ -475,8 +480,8 @@ mod tests {
         figure.claims[0].held.word()
     }
 
-    /// The reason that is printed for figures 16 and 18 is a host that is too fast: with the host it names, and not with one that
-    /// is a little faster, the claim holds.
+    /// The reason that is printed for figures 16 and 18 is a host that is too fast: with the host
+    /// it names, and not with one that is a little faster, the claim holds.
     #[test]
     fn with_the_host_that_the_reason_names_the_claim_holds() {
         let host = HostTable::built_in();

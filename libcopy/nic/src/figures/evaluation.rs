@@ -11,7 +11,8 @@ use super::study::{Error, Study};
 ///
 /// # Errors
 ///
-/// A type that cannot be built or received: a defect of this crate, or no application's type at all.
+/// A type that cannot be built or received: a defect of this crate, or no application's type at
+/// all.
 pub fn figures(study: &mut Study<'_>) -> Result<Vec<Figure>, Error> {
     let mut all = vec![figure_8(study)?];
     all.extend(figures_10_11(study)?);
@@ -26,8 +27,8 @@ pub fn figures(study: &mut Study<'_>) -> Result<Vec<Figure>, Error> {
 
 /// How often [`Study::progress`] is called.
 pub fn steps(study: &Study<'_>) -> u64 {
-    // Five strategies: figure 8 by block size, 12 and 14 by five numbers of blocks, 13a by the number of HPUs; 10 and
-    // 11, 13b, 13c; and figure 19 by the number of ranks.
+    // Five strategies: figure 8 by block size, 12 and 14 by five numbers of blocks, 13a by the
+    // number of HPUs; 10 and 11, 13b, 13c; and figure 19 by the number of ranks.
     let (blocks, hpus, ranks) = if study.is_quick {
         (7, 6, 3)
     } else {

@@ -102,8 +102,8 @@ pub(super) fn figure_8(study: &mut Study<'_>) -> Result<Figure, Error> {
     Ok(figure)
 }
 
-/// RW-CP on PULP: packets already in memory, four consecutive ones per core, checkpoints in the core's memory, the
-/// description behind it.
+/// RW-CP on PULP: packets already in memory, four consecutive ones per core, checkpoints in the
+/// core's memory, the description behind it.
 struct Pulp {
     gigabits: f64,
     instructions: u64,
@@ -112,7 +112,8 @@ struct Pulp {
     description_loads: f64,
 }
 
-/// Receives 1 MiB in blocks of `block` bytes on 32 cores at 1 GHz; each load from the description waits `wait` cycles.
+/// Receives 1 MiB in blocks of `block` bytes on 32 cores at 1 GHz; each load from the description
+/// waits `wait` cycles.
 fn pulp(block: u64, wait: u32) -> Result<Pulp, Error> {
     const BYTES: u64 = 1 << 20;
     const SEQUENCE: u64 = 4;
@@ -359,8 +360,9 @@ pub(super) fn figure_12(study: &mut Study<'_>) -> Result<Figure, Error> {
     Ok(figure)
 }
 
-/// Cycles of a packet's handler that copies its checkpoint and has nothing to catch up with: with segments of 612 bytes and
-/// with ours. RO-CP copies for each packet, RW-CP for one that lies behind its state.
+/// Cycles of a packet's handler that copies its checkpoint and has nothing to catch up with: with
+/// segments of 612 bytes and with ours. RO-CP copies for each packet, RW-CP for one that lies
+/// behind its state.
 fn segment_cycles(strategy: Strategy, gamma: u64) -> Result<(u64, u64), Error> {
     const INTERVAL: u64 = 8;
     let bytes = Parameters::PAPER.packet;
@@ -484,8 +486,9 @@ pub(super) fn figures_13bc(study: &mut Study<'_>) -> Result<[Figure; 2], Error> 
         format!("{small:.1} and {large:.1} KiB with checkpoints of 108 bytes, two of each"),
         large > small,
     );
-    // By hand: T_PH = 70 + 40 * 16 cycles = 887,500 ps, 128 packets for each of 16 HPUs, T_pkt = 81,920 ps.
-    // (0.2 * 128 * 887,500 - 81,920) / (15 * 81,920) = 18.4; 2,048 / 18 = 113.8; 114 * 612 = 69,768.
+    // By hand: T_PH = 70 + 40 * 16 cycles = 887,500 ps, 128 packets for each of 16 HPUs, T_pkt =
+    // 81,920 ps. (0.2 * 128 * 887,500 - 81,920) / (15 * 81,920) = 18.4; 2,048 / 18 = 113.8; 114 *
+    // 612 = 69,768.
     let memory = sixteen.nic_memory;
     let found = interval(
         &sixteen,

@@ -48,8 +48,8 @@ fn branch(offset: u32, rs1: u32, funct3: u32) -> u32 {
         | 0x63
 }
 
-/// The instruction of 32 bits that 16 bits stand for; none if they are no instruction of RV32C without floating point,
-/// or reserved (manual, chapter 16).
+/// The instruction of 32 bits that 16 bits stand for; none if they are no instruction of RV32C
+/// without floating point, or reserved (manual, chapter 16).
 pub fn expand(half: u16) -> Option<u32> {
     let bits = u32::from(half);
     let funct3 = bits >> 13;
@@ -166,8 +166,9 @@ mod tests {
     use super::super::instruction::{Alu, Condition, Instruction, Operation, Width};
     use super::*;
 
-    /// The tables of the manual's section 16.8 as text: the 16 bits from the left, `d` rd or rd/rs1, `s` rs2, `D`, `S`
-    /// the registers of three bits, and where each bit of the immediate stands. A line is tried before those below it.
+    /// The tables of the manual's section 16.8 as text: the 16 bits from the left, `d` rd or
+    /// rd/rs1, `s` rs2, `D`, `S` the registers of three bits, and where each bit of the immediate
+    /// stands. A line is tried before those below it.
     const TABLE: &[(&str, &str, &str)] = &[
         ("addi4spn", "000 iiiiiiii DDD 00", "5 4 9 8 7 6 2 3"),
         ("lw", "010 iii SSS ii DDD 00", "5 4 3 2 6"),
@@ -317,8 +318,8 @@ mod tests {
             assert_eq!(ours, listed(half), "{half:#06x}");
             legal += u32::from(ours.is_some());
         }
-        // 11 bits each, without zero immediates and the like: 2,040 + 2 * 2,048 in quadrant 0; 6 * 2,048 + 2,016 + 1,280
-        // in quadrant 1; 1,024 + 1,984 + 2,047 + 2,048 in quadrant 2.
+        // 11 bits each, without zero immediates and the like: 2,040 + 2 * 2,048 in quadrant 0; 6 *
+        // 2,048 + 2,016 + 1,280 in quadrant 1; 1,024 + 1,984 + 2,047 + 2,048 in quadrant 2.
         assert_eq!(legal, 28_823);
         assert_eq!(expand(0), None, "all zeros are illegal by definition");
     }

@@ -8,8 +8,8 @@ use super::timing::Timing;
 use super::trap::Trap;
 use std::ops::{Add, Sub};
 
-/// Where a called function returns to; no region can hold code there, as the last instruction would pass the end of the
-/// address space.
+/// Where a called function returns to; no region can hold code there, as the last instruction would
+/// pass the end of the address space.
 pub const RETURN: u32 = 0xffff_fffe;
 
 /// What has been executed.
@@ -97,8 +97,8 @@ impl<D: Device> Hart<D> {
         self.registers[register]
     }
 
-    /// Calls the function at `entry` with up to eight arguments by the standard calling convention, with the stack below
-    /// `stack`, and returns what it returns in a0, and what it took.
+    /// Calls the function at `entry` with up to eight arguments by the standard calling convention,
+    /// with the stack below `stack`, and returns what it returns in a0, and what it took.
     ///
     /// # Errors
     ///
@@ -306,7 +306,8 @@ fn alu(op: Alu, a: u32, b: u32) -> u32 {
     }
 }
 
-/// Division by zero and the overflow of the smallest number by -1 have results, no traps (manual, table 7.1).
+/// Division by zero and the overflow of the smallest number by -1 have results, no traps (manual,
+/// table 7.1).
 fn mul_div(op: MulDiv, a: u32, b: u32) -> u32 {
     let (signed_a, signed_b) = (a as i32, b as i32);
     match op {

@@ -30,8 +30,8 @@ impl fmt::Display for Access {
 
 /// Device registers: what is stored there is a command.
 pub trait Device {
-    /// A store of `value` at `offset` bytes into the window, after `cycles` cycles of the core; false if there is no such
-    /// register.
+    /// A store of `value` at `offset` bytes into the window, after `cycles` cycles of the core;
+    /// false if there is no such register.
     fn store(&mut self, offset: u32, value: u32, cycles: u64) -> bool;
     /// A load of a word at `offset`.
     fn load(&mut self, offset: u32) -> Option<u32>;
@@ -111,7 +111,7 @@ impl Region {
         self.wait = wait;
     }
 
-    /// The same without the right to write.
+    /// The region without the right to write.
     #[must_use]
     pub fn read_only(mut self) -> Region {
         self.is_writable = false;
@@ -195,7 +195,7 @@ impl Memory {
         &self.regions[index]
     }
 
-    /// The same, to be changed.
+    /// The region at `index`, in the order they were given in, to be changed.
     ///
     /// # Panics
     ///
@@ -224,7 +224,8 @@ impl Memory {
         Fetched::Nothing
     }
 
-    /// Reads 1, 2 or 4 bytes, little-endian, after `cycles` cycles of the core, and says how many cycles that waits.
+    /// Reads 1, 2 or 4 bytes, little-endian, after `cycles` cycles of the core, and says how many
+    /// cycles that waits.
     pub(super) fn load(&mut self, address: u32, bytes: u32, cycles: u64) -> Option<(u32, u32)> {
         let (region, at) = self.regions.iter_mut().find_map(|region| {
             let at = region.place(address, bytes)?;

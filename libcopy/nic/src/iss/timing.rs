@@ -22,8 +22,9 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// The four-stage in-order core CV32E40P, formerly RI5CY, the core of PULP clusters (OpenHW CV32E40P user manual,
-    /// "Pipeline details": taken branch 3, jump 2, mulh 5, division 3 to 35, load-use 1, misaligned access 1).
+    /// The four-stage in-order core CV32E40P, formerly RI5CY, the core of PULP clusters (OpenHW
+    /// CV32E40P user manual, "Pipeline details": taken branch 3, jump 2, mulh 5, division 3 to 35,
+    /// load-use 1, misaligned access 1).
     pub const CV32E40P: Timing = Timing {
         taken_branch: 3,
         jump: 2,
@@ -34,7 +35,8 @@ impl Timing {
         divide: 3,
     };
 
-    /// Cycles of a division by `divisor`: the divider first shifts the divisor to the left, a bit per cycle.
+    /// Cycles of a division by `divisor`: the divider first shifts the divisor to the left, a bit
+    /// per cycle.
     pub fn division(&self, divisor: u32, signed: bool) -> u32 {
         let magnitude = if signed {
             (divisor as i32).unsigned_abs()

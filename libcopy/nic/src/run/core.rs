@@ -43,7 +43,8 @@ const END: u32 = 1 << 29;
 pub struct CoreRun {
     /// Instructions and cycles, all of them.
     pub counts: Counts,
-    /// Cycles before it first looks at the datatype: arguments, and the copy of a checkpoint (the paper's T_init).
+    /// Cycles before it first looks at the datatype: arguments, and the copy of a checkpoint (the
+    /// paper's T_init).
     pub init: u64,
     /// Loads from the datatype's description.
     pub description_loads: u64,
@@ -121,10 +122,11 @@ pub struct CoreHandlers {
     strategy: Strategy,
 }
 
-/// The bytes of states in the core's memory, `segment` bytes each. A state with more frames begins as one with fewer.
+/// The bytes of states in the core's memory, `segment` bytes each. A state with more frames begins
+/// as one with fewer.
 fn bytes_of(states: &[Segment], segment: usize) -> Vec<u8> {
-    // SAFETY: a state is words of 32 bits in the order of C (`repr(C)`, its size is asserted in libcopy-walk), without
-    // padding, and lives as long as the slice.
+    // SAFETY: a state is words of 32 bits in the order of C (`repr(C)`, its size is asserted in
+    // libcopy-walk), without padding, and lives as long as the slice.
     let bytes = unsafe {
         std::slice::from_raw_parts(
             states.as_ptr().cast::<u8>(),
@@ -162,8 +164,9 @@ impl CoreHandlers {
         Self::with_segment(image, strategy, vhpus, interval, timing, SEGMENT)
     }
 
-    /// The same with states of 612 bytes, as the paper's are. Only strategies that copy them have handlers for that: RO-CP
-    /// and RW-CP. The image has at most as many levels as [`Segment`] has frames, so that all else is equal.
+    /// The handlers for an image with states of 612 bytes, as the paper's are. Only strategies that
+    /// copy them have handlers for that: RO-CP and RW-CP. The image has at most as many levels as
+    /// [`Segment`] has frames, so that all else is equal.
     ///
     /// # Errors
     ///
@@ -226,7 +229,8 @@ impl CoreHandlers {
         })
     }
 
-    /// Lets each load from the datatype's description take `wait` more cycles: it lies in a memory behind the core's own.
+    /// Lets each load from the datatype's description take `wait` more cycles: it lies in a memory
+    /// behind the core's own.
     pub fn set_description_wait(&mut self, wait: u32) {
         self.hart.memory.region_mut(IMAGE_REGION).set_wait(wait);
     }
@@ -316,8 +320,8 @@ impl CoreHandlers {
     }
 }
 
-/// Cycles in which the handlers' binary copies `bytes` bytes, a multiple of four, as it copies a checkpoint from the memory of
-/// checkpoints to the stack.
+/// Cycles in which the handlers' binary copies `bytes` bytes, a multiple of four, as it copies a
+/// checkpoint from the memory of checkpoints to the stack.
 ///
 /// # Errors
 ///

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a strategy's handlers cost on the simulated core, as lines: what a plan needs before any packet has come. They are
-//! fitted to a few packets of the vector type, and of indexed types and a struct where lists are searched and members entered.
+//! What a strategy's handlers cost on the simulated core, as lines: what a plan needs before any
+//! packet has come. They are fitted to a few packets of the vector type, and of indexed types and a
+//! struct where lists are searched and members entered.
 
 use super::core::{CoreError, CoreHandlers};
 use crate::card::{Packet, Strategy};
@@ -12,7 +13,8 @@ use std::sync::OnceLock;
 /// Cycles of a strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// Until the handler looks at the datatype, with the copy of a checkpoint where each packet has one (RO-CP).
+    /// Until the handler looks at the datatype, with the copy of a checkpoint where each packet has
+    /// one (RO-CP).
     pub init: u64,
     /// Added where a checkpoint is reverted (RW-CP).
     pub revert: u64,
@@ -20,7 +22,8 @@ pub struct Costs {
     pub setup: u64,
     /// Added to it for each halving of a list of blocks.
     pub halving: u64,
-    /// Added for each member of a struct that a packet has a part of, without the search in the member's own list.
+    /// Added for each member of a struct that a packet has a part of, without the search in the
+    /// member's own list.
     pub member: u64,
     /// A piece with its DMA request.
     pub block: u64,
@@ -74,8 +77,8 @@ fn list(count: u64, of: impl Fn(u64) -> String) -> String {
     (0..count).map(of).collect::<Vec<_>>().join(", ")
 }
 
-/// A struct of `count` vectors of 32 blocks of 4 bytes: shorter vectors would be one list of blocks. Each has another stride
-/// than the one before.
+/// A struct of `count` vectors of 32 blocks of 4 bytes: shorter vectors would be one list of
+/// blocks. Each has another stride than the one before.
 fn structure(count: u64) -> Option<Layout> {
     let lengths = list(count, |_| "1".to_owned());
     let offsets = list(count, |i| (4000 * i + 4 * noise(i)).to_string());
@@ -86,7 +89,8 @@ fn structure(count: u64) -> Option<Layout> {
     Layout::new(&expression.parse().ok()?, 1).ok()
 }
 
-/// Cycles of the last of some packets, run one after the other: until it looks at the datatype, and all.
+/// Cycles of the last of some packets, run one after the other: until it looks at the datatype, and
+/// all.
 fn cycles(layout: &Layout, strategy: Strategy, packets: &[u64]) -> Result<(u64, u64), CoreError> {
     let image = layout.image().map_err(|_| CoreError::NoHandler)?;
     let interval = (INTERVAL * PACKET) as u32;

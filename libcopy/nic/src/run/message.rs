@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The handlers of one message for the card: they run natively, and take the cycles that the compiled ones take on the
-//! simulated core.
+//! The handlers of one message for the card: they run natively, and take the cycles that the
+//! compiled ones take on the simulated core.
 //!
-//! The core runs a packet only if none of the same shape was run before. Two packets have the same shape if a handler
-//! does the same steps for both: equal pieces, equally far from their state, of equal lengths. Where the
-//! steps depend on the place in a list as well (a binary search), each packet is run.
+//! The core runs a packet only if none of the same shape was run before. Two packets have the same
+//! shape if a handler does the same steps for both: equal pieces, equally far from their state, of
+//! equal lengths. Where the steps depend on the place in a list as well (a binary search), each
+//! packet is run.
 
 use super::commands::Command;
 use super::core::{CoreError, CoreHandlers, CoreRun};
@@ -69,7 +70,8 @@ pub struct MessageHandlers {
     commands: Vec<Command>,
 }
 
-/// Whether all pieces are those of one node: then the distance of two pieces makes no difference for a handler.
+/// Whether all pieces are those of one node: then the distance of two pieces makes no difference
+/// for a handler.
 fn is_flat(image: Image<'_>) -> bool {
     let is_dense = |child: Child<i32>| child.id == Child::<i32>::DENSE;
     match image.root().map(|root| image.node(root)) {
@@ -126,12 +128,13 @@ fn shapes(layout: &Layout, image: Image<'_>, strategy: Strategy, packet: u64) ->
 }
 
 impl MessageHandlers {
-    /// The handlers of a message of `layout` in packets of `packet` bytes: `vhpus` states (HPU-local), or a checkpoint
-    /// every `interval` packets (RO-CP and RW-CP).
+    /// The handlers of a message of `layout` in packets of `packet` bytes: `vhpus` states
+    /// (HPU-local), or a checkpoint every `interval` packets (RO-CP and RW-CP).
     ///
     /// # Errors
     ///
-    /// [`CoreError::NoHandler`]: the layout has no image, or none that [`Strategy::Specialized`] has a handler for.
+    /// [`CoreError::NoHandler`]: the layout has no image, or none that [`Strategy::Specialized`]
+    /// has a handler for.
     pub fn new(
         layout: &Layout,
         strategy: Strategy,
@@ -177,8 +180,8 @@ impl MessageHandlers {
         self.runs
     }
 
-    /// What decides how many cycles a packet's handler takes: the shapes of the packets from its state on, and where the
-    /// state comes from.
+    /// What decides how many cycles a packet's handler takes: the shapes of the packets from its
+    /// state on, and where the state comes from.
     fn key(&self, packet: &Packet) -> u64 {
         let index = packet.index;
         let checkpoint = index / self.interval * self.interval;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The real packet handlers, `libcopy-nic-handlers`, in two ways: natively, and compiled for RISC-V on the simulated core.
+//! The real packet handlers, `libcopy-nic-handlers`, in two ways: natively, and compiled for RISC-V
+//! on the simulated core.
 
 mod commands;
 mod core;

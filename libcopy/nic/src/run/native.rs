@@ -44,8 +44,8 @@ pub struct NativeHandlers {
 }
 
 impl NativeHandlers {
-    /// The handlers for an image that `Layout::image` made: `vhpus` states (HPU-local), or checkpoints every `interval`
-    /// bytes (RO-CP and RW-CP).
+    /// The handlers for an image that `Layout::image` made: `vhpus` states (HPU-local), or
+    /// checkpoints every `interval` bytes (RO-CP and RW-CP).
     pub fn new(image: Vec<u32>, strategy: Strategy, vhpus: u64, interval: u32) -> NativeHandlers {
         let view = Image::trusted(&image);
         let masters: Vec<Segment> = match strategy {
@@ -106,8 +106,8 @@ impl NativeHandlers {
         handlers::process_put(self.image(), part, &mut Recorder(commands));
     }
 
-    /// Runs the payload handler of a packet and appends its commands. False if there is no specialised handler for the
-    /// image.
+    /// Runs the payload handler of a packet and appends its commands. False if there is no
+    /// specialised handler for the image.
     pub fn payload(&mut self, packet: &Packet, commands: &mut Vec<Command>) -> bool {
         let image = Image::trusted(&self.image);
         let index = self.state_of(packet);

@@ -31,7 +31,8 @@ pub enum Wait {
 pub struct Options {
     /// Work requests of each queue.
     pub queue: u32,
-    /// A packet that is not acknowledged is sent again after 4.096 us x 2^this (`timeout` of ibv_modify_qp(3)),
+    /// A packet that is not acknowledged is sent again after 4.096 us x 2^this (`timeout` of
+    /// ibv_modify_qp(3)),
     pub timeout: u8,
     /// so often (0 to 7).
     pub retries: u8,
@@ -241,7 +242,8 @@ pub struct Connection {
     inner: Mutex<Inner>,
 }
 
-// SAFETY: the pointers are libibverbs' own, whose functions any thread may call; `inner` is behind a lock.
+// SAFETY: the pointers are libibverbs' own, whose functions any thread may call; `inner` is behind
+// a lock.
 unsafe impl Send for Connection {}
 // SAFETY: as above.
 unsafe impl Sync for Connection {}
@@ -339,7 +341,8 @@ impl Connection {
             send_ops_flags: constant::MLX5_QP_EX_WITH_MR_LIST
                 | constant::MLX5_QP_EX_WITH_MR_INTERLEAVED,
         };
-        // SAFETY: the context is open and both structures are as long as the headers' (tests/headers.rs).
+        // SAFETY: the context is open and both structures are as long as the headers'
+        // (tests/headers.rs).
         let qp = unsafe { (mlx5.create_qp)(device.context(), &raw mut init, &raw mut extra) };
         if qp.is_null() {
             return Err(failed("mlx5dv_create_qp"));
@@ -397,7 +400,8 @@ impl Connection {
         use constant as c;
         let inner = self.lock();
         let modify = |attr: &mut QpAttr, mask| {
-            // SAFETY: the queue pair exists; the structure is as long as the header's (tests/headers.rs).
+            // SAFETY: the queue pair exists; the structure is as long as the header's
+            // (tests/headers.rs).
             let code = unsafe { (self.device.verbs().modify_qp)(inner.pair.qp, attr, mask) };
             check("ibv_modify_qp", code)
         };
@@ -484,8 +488,9 @@ impl Connection {
         check("ibv_modify_qp", code)
     }
 
-    /// Posts a WRITE of a list to contiguous remote memory. If the queue is full, waits for a request to complete.
-    /// [`Connection::next_sent`] gives `id` when it has completed; any but the greatest number.
+    /// Posts a WRITE of a list to contiguous remote memory. If the queue is full, waits for a
+    /// request to complete. [`Connection::next_sent`] gives `id` when it has completed; any but the
+    /// greatest number.
     ///
     /// # Errors
     ///
@@ -493,8 +498,8 @@ impl Connection {
     ///
     /// # Safety
     ///
-    /// The list's memory is registered and stays valid until the request has completed: [`Connection::next_sent`] has
-    /// given its number, or [`Connection::flush`] has returned.
+    /// The list's memory is registered and stays valid until the request has completed:
+    /// [`Connection::next_sent`] has given its number, or [`Connection::flush`] has returned.
     pub unsafe fn post_write(&self, list: &[Sge], remote: u64, rkey: u32, id: u64) -> Result<()> {
         // SAFETY: as the caller says, the list's memory stays until the request has completed.
         unsafe { self.post(list, constant::WR_RDMA_WRITE, remote, rkey, id) }
@@ -562,8 +567,8 @@ impl Connection {
     ///
     /// # Safety
     ///
-    /// The list's memory is registered for writing and stays valid, and nobody uses it, until it has been received or
-    /// the connection has ended.
+    /// The list's memory is registered for writing and stays valid, and nobody uses it, until it
+    /// has been received or the connection has ended.
     pub unsafe fn post_receive(&self, list: &[Sge], id: u64) -> Result<()> {
         let inner = self.lock();
         let mut list = list.to_vec();
@@ -586,11 +591,13 @@ impl Connection {
         })
     }
 
-    /// Waits until everything that was posted to send has completed. [`Connection::next_sent`] gives none of it then.
+    /// Waits until everything that was posted to send has completed. [`Connection::next_sent`]
+    /// gives none of it then.
     ///
     /// # Errors
     ///
-    /// [`Error::WorkRequest`]: a request failed. Nothing that was posted is under way any more then either.
+    /// [`Error::WorkRequest`]: a request failed. Nothing that was posted is under way any more then
+    /// either.
     pub fn flush(&self, wait: Wait) -> Result<()> {
         let mut inner = self.lock();
         let mut result = Ok(());
@@ -671,7 +678,8 @@ impl Connection {
         })
     }
 
-    /// Posts a WRITE of all bytes of a mapped key to those of a peer's, as [`Connection::post_write`].
+    /// Posts a WRITE of all bytes of a mapped key to those of a peer's, as
+    /// [`Connection::post_write`].
     ///
     /// # Errors
     ///
@@ -691,8 +699,9 @@ impl Connection {
         })
     }
 
-    /// Posts what `build` adds to an extended work request, and waits until it has completed: a queue is executed in
-    /// order, so for all that was posted before. Other requests' completions are kept for [`Connection::next_sent`].
+    /// Posts what `build` adds to an extended work request, and waits until it has completed: a
+    /// queue is executed in order, so for all that was posted before. Other requests' completions
+    /// are kept for [`Connection::next_sent`].
     pub(super) fn post_extended(
         &self,
         operation: &'static str,
@@ -736,7 +745,8 @@ impl Connection {
         let (Some(start), Some(complete)) = functions else {
             return Err(missing);
         };
-        // SAFETY: as above; wr_start(3): what is between start and complete belongs to this thread, which has the lock.
+        // SAFETY: as above; wr_start(3): what is between start and complete belongs to this thread,
+        // which has the lock.
         unsafe {
             start(ex);
             (*ex).wr_id = id;

@@ -12,8 +12,8 @@ use crate::cut::Limits;
 use crate::error::{Error, Result};
 use crate::iov::Iov;
 
-/// Entries of a list in a work request that posts a memory key inline: of `max_inline_data` bytes, an entry takes 16
-/// and a header 4 less (rdma-core, providers/mlx5/qp.c: `mlx5_send_wr_mr_list`).
+/// Entries of a list in a work request that posts a memory key inline: of `max_inline_data` bytes,
+/// an entry takes 16 and a header 4 less (rdma-core, providers/mlx5/qp.c: `mlx5_send_wr_mr_list`).
 pub fn inline_entries(max_inline_data: u32) -> usize {
     ((max_inline_data as usize + 4) / 16).max(2)
 }
@@ -42,7 +42,8 @@ pub struct Device {
     mlx5: Option<&'static Mlx5>,
 }
 
-// SAFETY: contexts and protection domains may be used by any thread (ibv_open_device(3): libibverbs is thread-safe).
+// SAFETY: contexts and protection domains may be used by any thread (ibv_open_device(3): libibverbs
+// is thread-safe).
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
@@ -62,7 +63,8 @@ pub(crate) const PORT: u8 = 1;
 ///
 /// # Errors
 ///
-/// [`Error::Library`] without libibverbs, [`Error::Verbs`] if the devices cannot be listed. No device is no error.
+/// [`Error::Library`] without libibverbs, [`Error::Verbs`] if the devices cannot be listed. No
+/// device is no error.
 pub fn device_names() -> Result<Vec<String>> {
     let verbs = Verbs::load()?;
     let list = List::new(verbs)?;
@@ -122,7 +124,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::NoDevice`] if there is none of the name, or its port is not active; a library that cannot be loaded.
+    /// [`Error::NoDevice`] if there is none of the name, or its port is not active; a library that
+    /// cannot be loaded.
     pub fn open(name: &str) -> Result<Arc<Device>> {
         let verbs = Verbs::load()?;
         let list = List::new(verbs)?;
@@ -171,7 +174,8 @@ impl Device {
     }
 
     fn query(&mut self) -> Result<()> {
-        // SAFETY: the context is open, and both structures are as long as the header's (tests/headers.rs).
+        // SAFETY: the context is open, and both structures are as long as the header's
+        // (tests/headers.rs).
         let code = unsafe { (self.verbs.query_device)(self.context, &raw mut self.attr) };
         check("ibv_query_device", code)?;
         // SAFETY: as above.
@@ -193,7 +197,8 @@ impl Device {
         Ok(())
     }
 
-    /// The address to use: on Ethernet a RoCE v2 one, of IPv4 if there is one, else not link-local if there is one.
+    /// The address to use: on Ethernet a RoCE v2 one, of IPv4 if there is one, else not link-local
+    /// if there is one.
     fn find_gid(&self) -> Option<Gid> {
         let mut best = None;
         for index in 0..u8::try_from(self.port.gid_tbl_len).unwrap_or(u8::MAX) {
@@ -274,8 +279,8 @@ impl Device {
         self.mlx5.is_some()
     }
 
-    /// Whether it is emulated by the kernel, as soft RoCE (`RXE_VENDOR_ID`) and soft iWARP (`SIW_VENDOR_ID`) are: its
-    /// times say nothing of a card (drivers/infiniband/sw).
+    /// Whether it is emulated by the kernel, as soft RoCE (`RXE_VENDOR_ID`) and soft iWARP
+    /// (`SIW_VENDOR_ID`) are: its times say nothing of a card (drivers/infiniband/sw).
     pub fn is_emulated(&self) -> bool {
         matches!(self.attr.vendor_id, 0xff_ffff | 0x62_6d74)
     }
@@ -411,11 +416,13 @@ pub struct Regions {
     regions: Vec<Region>,
 }
 
-/// Memory between two pieces that is registered with them: less than what a region of its own costs.
+/// Memory between two pieces that is registered with them: less than what a region of its own
+/// costs.
 const MAX_GAP: u64 = 1 << 20;
 
 impl Regions {
-    /// Registers the memory of pieces: with the gaps between them where that is possible, else page by page.
+    /// Registers the memory of pieces: with the gaps between them where that is possible, else page
+    /// by page.
     ///
     /// # Errors
     ///
@@ -423,8 +430,8 @@ impl Regions {
     ///
     /// # Safety
     ///
-    /// As for [`Card::register`](crate::card::Card::register), of the gaps between the pieces as well: peers that are given
-    /// the number write to pieces alone.
+    /// As for [`Card::register`](crate::card::Card::register), of the gaps between the pieces as
+    /// well: peers that are given the number write to pieces alone.
     pub unsafe fn new(device: &Arc<Device>, iovs: &[Iov], is_target: bool) -> Result<Regions> {
         let register = |max_gap| -> Result<Vec<Region>> {
             let ranges = crate::iov::regions(iovs, max_gap)?;
@@ -432,7 +439,7 @@ impl Regions {
             let regions = ranges.into_iter();
             // SAFETY: the caller keeps the promises.
             let regions = regions.map(|range| unsafe { Region::new(device, range, is_target) });
-            crate::room::collect(regions, most)
+            libcopy_datatype::room::collect(regions, most)
         };
         // Something in a gap may be unmapped or read-only.
         let regions = register(MAX_GAP).or_else(|_| register(0))?;

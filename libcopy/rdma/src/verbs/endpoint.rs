@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What transfers need of a connection, over verbs: registered memory, requests, and indirect memory keys that are
-//! mapped to pieces of memory (mlx5dv_wr_post(3)).
+//! What transfers need of a connection, over verbs: registered memory, requests, and indirect
+//! memory keys that are mapped to pieces of memory (mlx5dv_wr_post(3)).
 
 use std::sync::{Arc, Mutex};
 
@@ -18,8 +18,8 @@ use crate::iov::Iov;
 use crate::keys::Keys;
 use crate::pool::{Pool, PoolSize};
 
-/// Memory keys for all connections of a device. None if the device has no such keys, or none left to give: messages are
-/// moved in the other ways then.
+/// Memory keys for all connections of a device. None if the device has no such keys, or none left
+/// to give: messages are moved in the other ways then.
 pub fn shared_keys(device: &Arc<Device>, size: PoolSize) -> Option<Arc<Mutex<Keys<Connection>>>> {
     if !device.has_memory_keys() {
         return None;
@@ -48,11 +48,12 @@ fn list(memory: &Regions, pieces: &[Iov]) -> Result<Vec<Sge>> {
     pieces.iter().map(entry).collect()
 }
 
-/// The block whose repetitions are a list's pieces, if that takes fewer entries of the request than the list does:
-/// equal pieces of one region, at equal distances. The interleaved form takes one entry more than it has blocks.
+/// The block whose repetitions are a list's pieces, if that takes fewer entries of the request than
+/// the list does: equal pieces of one region, at equal distances. The interleaved form takes one
+/// entry more than it has blocks.
 ///
-/// Byte counts and strides have 16 bits in a request, and the library cuts off what is above (rdma-core,
-/// providers/mlx5/qp.c: `umr_strided_seg_create`). Longer ones need the list.
+/// Byte counts and strides have 16 bits in a request, and the library cuts off what is above
+/// (rdma-core, providers/mlx5/qp.c: `umr_strided_seg_create`). Longer ones need the list.
 fn interleaved(list: &[Sge]) -> Option<Mlx5Interleaved> {
     const ENTRIES: usize = 2;
     const MAX: u32 = u16::MAX as u32;
@@ -195,7 +196,8 @@ impl Endpoint for Connection {
 
     unsafe fn receive(&self, memory: &Regions, window: &[Iov], id: u64) -> Result<()> {
         let list = list(memory, window)?;
-        // SAFETY: as the caller says, the memory stays, unused by others, until the receive has completed.
+        // SAFETY: as the caller says, the memory stays, unused by others, until the receive has
+        // completed.
         unsafe { self.post_receive(&list, id) }
     }
 

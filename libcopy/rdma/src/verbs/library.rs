@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The functions of libibverbs and libmlx5, by dlopen(3): what is preloaded into programs must not link them.
+//! The functions of libibverbs and libmlx5, by dlopen(3): what is preloaded into programs must not
+//! link them.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -26,7 +27,8 @@ macro_rules! library {
             ///
             /// # Errors
             ///
-            /// [`Error::Library`] if it cannot be loaded, [`Error::MissingFunction`] if it is too old.
+            /// [`Error::Library`] if it cannot be loaded, [`Error::MissingFunction`] if it is too
+            /// old.
             pub fn load() -> Result<&'static $table> {
                 static TABLE: OnceLock<Result<$table>> = OnceLock::new();
                 let table = TABLE.get_or_init(|| {
@@ -34,7 +36,8 @@ macro_rules! library {
                     Ok($table {
                         $($name: {
                             let found = symbol(library, $file, $symbol)?;
-                            // SAFETY: the library's function of that name has this type (verbs.h, mlx5dv.h).
+                            // SAFETY: the library's function of that name has this type (verbs.h,
+                            // mlx5dv.h).
                             unsafe {
                                 std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) $(-> $result)?>(found)
                             }
@@ -132,7 +135,8 @@ pub(crate) fn failed(function: &'static str) -> Error {
     }
 }
 
-/// Turns a function's error number into a result. Verbs return `errno` and not -1, but a few do the latter.
+/// Turns a function's error number into a result. Verbs return `errno` and not -1, but a few do the
+/// latter.
 pub(crate) fn check(function: &'static str, code: c_int) -> Result<()> {
     match code {
         0 => Ok(()),

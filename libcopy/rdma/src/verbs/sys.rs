@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The structures of `<infiniband/verbs.h>` and `<infiniband/mlx5dv.h>` (rdma-core, from version 28 on) that are read or
-//! filled here. `tests/headers.rs` compares sizes and offsets with the headers.
+//! The structures of `<infiniband/verbs.h>` and `<infiniband/mlx5dv.h>` (rdma-core, from version 28
+//! on) that are read or filled here. `tests/headers.rs` compares sizes and offsets with the
+//! headers.
 
 #![allow(missing_docs)]
 

@@ -23,8 +23,8 @@ use proptest::test_runner::TestRunner;
 /// The file whose lock the program has that has devices.
 pub const LOCK: &str = "/tmp/libcopy-rdma.lock";
 
-/// Makes the devices, says so, and removes them when its input ends: when the test program has ended, however it did.
-/// Gets the name of [`LOCK`].
+/// Makes the devices, says so, and removes them when its input ends: when the test program has
+/// ended, however it did. Gets the name of [`LOCK`].
 const SETUP: &str = "
     exec 9>$0 && flock 9 || exit 1
     remove() {
@@ -196,7 +196,8 @@ pub fn settings(only: Option<Method>, rule: CutRule) -> [Settings; 2] {
     [one.clone(), one]
 }
 
-/// Layouts of applications, of both ends: those that are no larger than the virtual machine has time for.
+/// Layouts of applications, of both ends: those that are no larger than the virtual machine has
+/// time for.
 pub fn application_pairs() -> Vec<(Layout, Layout)> {
     let all = applications().unwrap().into_iter();
     // The largest have megabytes in gaps.
@@ -223,7 +224,8 @@ pub fn random_pairs(count: u32) -> Vec<(Layout, Layout)> {
         .collect()
 }
 
-/// Sends a message per pair of layouts and compares every byte of the receiver's memory; the reports of both ends.
+/// Sends a message per pair of layouts and compares every byte of the receiver's memory; the
+/// reports of both ends.
 pub fn move_all(settings: [Settings; 2], all: &[(Layout, Layout)]) -> Option<[Vec<Report>; 2]> {
     let name = format!("{:?} {:?}", settings[0].only, settings[0].rule);
     let (sent, received) = pair(

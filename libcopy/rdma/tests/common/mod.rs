@@ -27,7 +27,8 @@ pub fn pieces(list: &[Iov], start: u64, end: u64) -> usize {
     count
 }
 
-/// A layout of `bytes` in blocks of the given lengths, repeated, in a random order in memory, with gaps.
+/// A layout of `bytes` in blocks of the given lengths, repeated, in a random order in memory, with
+/// gaps.
 fn layout(bytes: u64, lens: &[u64], gaps: &[u64], reversed: bool) -> Layout {
     let mut blocks = Vec::new();
     let mut place = 0_i64;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! How the ranks of a communicator agree on something without waiting for each other: each says some words, and asks
-//! later whether all have said theirs. The first rank that asks for the n-th time answers for all that do.
+//! How the ranks of a communicator agree on something without waiting for each other: each says
+//! some words, and asks later whether all have said theirs. The first rank that asks for the n-th
+//! time answers for all that do.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -66,9 +67,9 @@ impl<'a> Topic<'a> {
         }
     }
 
-    /// Says `own` for the round that comes next, and returns what all have said for it, or nothing if the ranks are to
-    /// ask later. The n-th answer is the same for all ranks. `wait` is called again and again if this rank has asked 64
-    /// times more than another one.
+    /// Says `own` for the round that comes next, and returns what all have said for it, or nothing
+    /// if the ranks are to ask later. The n-th answer is the same for all ranks. `wait` is called
+    /// again and again if this rank has asked 64 times more than another one.
     pub fn ask(
         &self,
         progress: &mut Progress,
@@ -119,7 +120,8 @@ mod tests {
     use super::super::table::Table;
     use super::*;
 
-    /// Ranks that ask as fast as they can get the same answers, and what all said for the same round.
+    /// Ranks that ask as fast as they can get the same answers, and what all said for the same
+    /// round.
     #[test]
     fn all_ranks_get_the_same_answers() {
         const RANKS: usize = 3;

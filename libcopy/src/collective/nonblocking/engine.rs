@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Parts that copy engines move while nobody waits, with `LIBCOPY_ASYNC`, where the kernel module is.
+//! Parts that copy engines move while nobody waits, with `LIBCOPY_ASYNC`, where the kernel module
+//! is.
 //!
-//! Each rank publishes its buffers as regions when it starts an operation. The second of two ranks finds
-//! the first one's regions, and gives the part to an engine; so a part is on its way as soon as both have
-//! started. A rank that waits copies what the engine has not begun.
+//! Each rank publishes its buffers as regions when it starts an operation. The second of two ranks
+//! finds the first one's regions, and gives the part to an engine; so a part is on its way as soon
+//! as both have started. A rank that waits copies what the engine has not begun.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +37,8 @@ pub struct Engines {
 }
 
 impl Engines {
-    /// A domain on a machine with engines, and its key for the others; nothing unless it is asked for.
+    /// A domain on a machine with engines, and its key for the others; nothing unless it is asked
+    /// for.
     pub fn create() -> Option<(Engines, [u8; 16])> {
         let policy = Policy::load().ok()?;
         if matches!(
@@ -148,8 +150,9 @@ impl Held {
             .flatten();
         let recv = (received > 0)
             .then(|| {
-                // SAFETY: the caller's promise; nobody uses it before the operation is over, which is when all
-                // requests are. Peers do not copy into it, and what they may only write they cannot attach.
+                // SAFETY: the caller's promise; nobody uses it before the operation is over, which
+                // is when all requests are. Peers do not copy into it, and what they may only write
+                // they cannot attach.
                 unsafe {
                     let bytes = std::slice::from_raw_parts_mut(recv, received);
                     domain.share_mut(bytes, Rights::Write).ok()
@@ -170,8 +173,8 @@ impl Held {
         (id(&self.send), id(&self.recv))
     }
 
-    /// Gives a part to an engine: `len` bytes from one region's offset to another's. The number of the
-    /// request, if an engine takes it.
+    /// Gives a part to an engine: `len` bytes from one region's offset to another's. The number of
+    /// the request, if an engine takes it.
     pub(super) fn submit(&mut self, from: (u32, u64), to: (u32, u64), len: usize) -> Option<u32> {
         let region = |id| RegionId::new(id).ok();
         let what = Submission::new(region(from.0)?, region(to.0)?, len as u64);

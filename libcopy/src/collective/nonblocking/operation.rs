@@ -2,9 +2,9 @@
 
 //! A collective that is under way, as one of its ranks sees it.
 //!
-//! A rank that waits does the work: it reads its parts from the other ranks' memory and writes its own
-//! parts into it. Of the other ranks it needs only their entry in the table, which each writes before its
-//! call returns. So no rank waits for one that is not in the library.
+//! A rank that waits does the work: it reads its parts from the other ranks' memory and writes its
+//! own parts into it. Of the other ranks it needs only their entry in the table, which each writes
+//! before its call returns. So no rank waits for one that is not in the library.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,7 +60,8 @@ impl Participants {
         self.pids.len()
     }
 
-    /// Whether other processes reach these bytes of ours: they do not where a device has mapped them.
+    /// Whether other processes reach these bytes of ours: they do not where a device has mapped
+    /// them.
     pub fn is_reachable(&self, base: *const u8, len: usize) -> bool {
         let ends = [base as u64, base.wrapping_add(len.saturating_sub(1)) as u64];
         len == 0 || process_memory::is_reachable(self.pids[self.rank], ends)
@@ -90,8 +91,8 @@ impl Participants {
     }
 }
 
-/// Bytes of a piece: several for those who share them, and not so few that calls of the kernel would
-/// be noticed.
+/// Bytes of a piece: several for those who share them, and not so few that calls of the kernel
+/// would be noticed.
 fn piece_of(bytes: usize, workers: usize, least: usize) -> usize {
     let usual = (bytes / (2 * workers)).clamp(least, 256 << 10);
     usual
@@ -243,8 +244,9 @@ impl Operation {
     ///
     /// # Safety
     ///
-    /// The buffers have the parts of the shape, and nobody but the operation uses them, until this is over. The
-    /// participants' process identifiers are those of the ranks that share the table, all of which keep this promise.
+    /// The buffers have the parts of the shape, and nobody but the operation uses them, until this
+    /// is over. The participants' process identifiers are those of the ranks that share the table,
+    /// all of which keep this promise.
     pub unsafe fn begin(
         group: &Arc<Participants>,
         shape: Shape,
@@ -374,8 +376,8 @@ impl Operation {
         }
     }
 
-    /// Looks after a part that an engine moves, if one does; a rank that waits copies along. Returns whether
-    /// anything got on.
+    /// Looks after a part that an engine moves, if one does; a rank that waits copies along.
+    /// Returns whether anything got on.
     fn attend(&self, transfer: &Transfer, waits: bool) -> bool {
         let Some(engines) = &self.group.engines else {
             return false;
@@ -425,7 +427,8 @@ impl Operation {
         Some((self.failure.as_ref()?, self.is_first))
     }
 
-    /// Where the buffers of a rank are, if it has come; one that has called something else is an error.
+    /// Where the buffers of a rank are, if it has come; one that has called something else is an
+    /// error.
     fn find(&mut self, rank: usize) -> Option<Buffers> {
         let found = self.group.table.find(rank, self.number)?;
         let own = self.buffers();
@@ -442,7 +445,8 @@ impl Operation {
         Some(found)
     }
 
-    /// Goes on with it, as far as about `budget` bytes, `usize::MAX` if somebody waits for it; returns whether anything was moved.
+    /// Goes on with it, as far as about `budget` bytes, `usize::MAX` if somebody waits for it;
+    /// returns whether anything was moved.
     pub fn advance(&mut self, budget: usize) -> bool {
         let mut left = budget;
         if let Some((from, to)) = self.own_part.take() {
@@ -476,8 +480,8 @@ impl Operation {
     fn serve(&self) -> bool {
         let copy = |request: CopyRequest, room: *mut u8| {
             let at = request.at as usize;
-            // SAFETY: `begin` was promised our buffers, which have what the other rank has to do with; the room has as
-            // many bytes, and is elsewhere.
+            // SAFETY: `begin` was promised our buffers, which have what the other rank has to do
+            // with; the room has as many bytes, and is elsewhere.
             unsafe {
                 if request.is_write {
                     std::ptr::copy_nonoverlapping(room, self.recv.wrapping_add(at), request.len);
@@ -489,8 +493,8 @@ impl Operation {
         self.group.table.serve(self.group.rank, self.number, copy)
     }
 
-    /// The kernel does not copy these bytes: their owner is to do it, when it goes on with this operation. If it
-    /// does not copy any for us, nobody begins another operation here.
+    /// The kernel does not copy these bytes: their owner is to do it, when it goes on with this
+    /// operation. If it does not copy any for us, nobody begins another operation here.
     #[cold]
     fn owe(&mut self, owed: Owed, error: &std::io::Error) {
         if process_memory::is_for_good(error) {
@@ -513,7 +517,8 @@ impl Operation {
             Some(room) => {
                 let len = ROOM.min(owed.len - owed.done);
                 if !owed.is_write {
-                    // SAFETY: the owner has put these bytes into the room; ours has a place for them.
+                    // SAFETY: the owner has put these bytes into the room; ours has a place for
+                    // them.
                     unsafe {
                         std::ptr::copy_nonoverlapping(room, owed.ours.wrapping_add(owed.done), len);
                     }
@@ -654,8 +659,9 @@ impl Operation {
         }
     }
 
-    /// Combines a piece of all ranks' elements, in the same order as a blocking collective: from the rank on that
-    /// combines them there, around the circle. Its length, or nothing as long as another rank has to move some.
+    /// Combines a piece of all ranks' elements, in the same order as a blocking collective: from
+    /// the rank on that combines them there, around the circle. Its length, or nothing as long as
+    /// another rank has to move some.
     fn combine_piece(&mut self, all: &[Buffers]) -> Result<Option<usize>, String> {
         let (me, group) = (self.group.rank, self.group.clone());
         let size = group.size();
@@ -689,7 +695,8 @@ impl Operation {
                 (piece, whole, combining.to[step - size])
             } else {
                 let (at, slices) = (current.slice, &combining.slices);
-                // The last slice that begins here or before: those before it that do so have no elements.
+                // The last slice that begins here or before: those before it that do so have no
+                // elements.
                 let first = slices.partition_point(|slice| *slice <= at) - 1;
                 let end = slices.get(first + 1).copied().unwrap_or(usize::MAX);
                 (at, end.min(piece + whole) - at, (first + step) % size)
@@ -700,8 +707,8 @@ impl Operation {
             if !current.is_moved {
                 current.is_moved = true;
                 let (base, pid) = (all[rank], group.pids[rank]);
-                // SAFETY: our own elements and room for the result, which is not `acc`; `acc` and `other` have room
-                // for a piece; the kernel checks the others' addresses.
+                // SAFETY: our own elements and room for the result, which is not `acc`; `acc` and
+                // `other` have room for a piece; the kernel checks the others' addresses.
                 let moved = unsafe {
                     match (rank == me, is_write) {
                         (true, true) => {
@@ -770,7 +777,8 @@ impl Operation {
                     .collect()
             }
         };
-        // Who has to do with many has to do with all, as others have: they look at all of them together.
+        // Who has to do with many has to do with all, as others have: they look at all of them
+        // together.
         if peers.len() > FEW {
             peers = self
                 .group
@@ -807,7 +815,8 @@ mod tests {
     use super::super::table::ONE_AFTER_ANOTHER;
     use super::*;
 
-    /// Ranks that are all in this process; which of them take it for another one, whose memory is not read for them.
+    /// Ranks that are all in this process; which of them take it for another one, whose memory is
+    /// not read for them.
     fn groups(size: usize, refused: &[usize]) -> Vec<Arc<Participants>> {
         let (pid, magic) = (std::process::id() as i32, [5, 6]);
         let (first, file) = Table::create(size, ONE_AFTER_ANOTHER, magic).unwrap();

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What the ranks of a communicator share about the collectives that they have under way: where each
-//! rank's buffers are, and who copies which piece.
+//! What the ranks of a communicator share about the collectives that they have under way: where
+//! each rank's buffers are, and who copies which piece.
 //!
 //! Everything has the operation's number in it, which all ranks count alike. A place is used again
-//! by the operation that is [`Table::depth`] later, and only by a rank that is done with the one before.
+//! by the operation that is [`Table::depth`] later, and only by a rank that is done with the one
+//! before.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,8 +17,9 @@ use crate::shm::turns::Turns;
 
 /// Operations that a rank may have under way on a communicator.
 pub const DEPTH: u64 = 1024;
-/// The same where each operation begins after the one before is complete on its rank, as with a persistent request: a
-/// rank that is done with one may begin the next while another rank is still in the first.
+/// Operations that a rank may have under way where each begins after the one before is complete on
+/// its rank, as with a persistent request: a rank that is done with one may begin the next while
+/// another rank is still in the first.
 pub const ONE_AFTER_ANOTHER: u64 = 2;
 /// Ranks of a communicator whose operations are intercepted; their memory grows with the square.
 pub const MOST_RANKS: usize = 64;
@@ -36,7 +38,7 @@ struct Record {
     bytes: AtomicU64,
 }
 
-/// The same, read.
+/// Buffers of a rank's operation, as another rank has read them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffers {
     /// Where what it sends begins.
@@ -54,8 +56,8 @@ pub struct Buffers {
 /// Pieces that there may be.
 pub const MOST_PIECES: u64 = 1 << 14;
 
-/// Who moves all pieces between two ranks, if that is an engine: the operation's number in 32 bits, and the
-/// request's, or what has become of it.
+/// Who moves all pieces between two ranks, if that is an engine: the operation's number in 32 bits,
+/// and the request's, or what has become of it.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Ticket(AtomicU64);
@@ -94,7 +96,8 @@ pub(super) struct CopyRequest {
     pub owner: usize,
     /// The operation.
     pub number: u64,
-    /// Whether what is in the room goes into what the owner receives; else what it sends goes into the room.
+    /// Whether what is in the room goes into what the owner receives; else what it sends goes into
+    /// the room.
     pub is_write: bool,
     /// Where it is in the owner's buffer.
     pub at: u64,
@@ -178,8 +181,8 @@ fn bytes(ranks: usize, depth: u64) -> usize {
 }
 
 impl Table {
-    /// Makes the memory for `ranks` ranks, each of which has at most `depth` operations under way; the file is for the
-    /// others to open.
+    /// Makes the memory for `ranks` ranks, each of which has at most `depth` operations under way;
+    /// the file is for the others to open.
     ///
     /// # Errors
     ///
@@ -195,7 +198,8 @@ impl Table {
         Ok((table, file))
     }
 
-    /// Opens what the process `pid` has made with this descriptor, for as many ranks and of the same depth.
+    /// Opens what the process `pid` has made with this descriptor, for as many ranks and of the
+    /// same depth.
     ///
     /// # Errors
     ///
@@ -267,7 +271,8 @@ impl Table {
     pub fn topic(&self, topic: usize, rank: usize) -> Topic<'_> {
         let at = topics(self.ranks, self.depth);
         let memory = self.shared.place(at, agreement::bytes(self.ranks));
-        // SAFETY: the bytes of a row, which only this uses; the mapping is aligned, and so is the place in it.
+        // SAFETY: the bytes of a row, which only this uses; the mapping is aligned, and so is the
+        // place in it.
         unsafe { Topic::of(memory, self.ranks, topic, rank) }
     }
 
@@ -281,7 +286,8 @@ impl Table {
         (slot, place.wrapping_add(size_of::<RequestSlot>()))
     }
 
-    /// Takes our request for one operation, until [`Table::free_request_slot`]; [`ROOM`] bytes, unless another one has it.
+    /// Takes our request for one operation, until [`Table::free_request_slot`]; [`ROOM`] bytes,
+    /// unless another one has it.
     pub(super) fn take_request_slot(&self, rank: usize) -> Option<*mut u8> {
         let (slot, room) = self.request_slot(rank);
         let order = (Ordering::Acquire, Ordering::Relaxed);
@@ -321,8 +327,8 @@ impl Table {
             .store(request_state::FREE, Ordering::Release);
     }
 
-    /// Does the copy requests that others have for this rank in an operation: `copy` is given each, and its room.
-    /// Returns whether there were any.
+    /// Does the copy requests that others have for this rank in an operation: `copy` is given each,
+    /// and its room. Returns whether there were any.
     #[inline]
     pub(super) fn serve(
         &self,
@@ -375,8 +381,8 @@ impl Table {
         record.number.store(number, Ordering::Release);
     }
 
-    /// Where another rank's buffers are, if it has come to the operation. True as long as something that
-    /// both have to do with is not over.
+    /// Where another rank's buffers are, if it has come to the operation. True as long as something
+    /// that both have to do with is not over.
     pub(super) fn find(&self, rank: usize, number: u64) -> Option<Buffers> {
         let record = self.record(rank, number);
         (record.number.load(Ordering::Acquire) == number).then(|| Buffers {
@@ -391,8 +397,8 @@ impl Table {
         })
     }
 
-    /// Whether the ranks still do the operation with this number here, as all of them find: the first that
-    /// asks decides.
+    /// Whether the ranks still do the operation with this number here, as all of them find: the
+    /// first that asks decides.
     pub fn admits(&self, number: u64) -> bool {
         // The last number that was admitted, and above it the first one that is not.
         let mut seen = self.admitted().load(Ordering::Acquire);

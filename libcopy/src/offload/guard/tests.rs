@@ -676,7 +676,8 @@ fn buffers_on_the_stack_and_of_other_protections_are_not_guarded() {
 fn a_vector_may_grow_shrink_and_go() {
     let _alone = alone();
     const LEN: usize = 4 << 20;
-    // What the allocator does then is its own: these are the C library's calls, and nobody's wrappers.
+    // What the allocator does then is its own: these are the C library's calls, and nobody's
+    // wrappers.
     let guarded = |byte: u8| {
         let mut bytes = vec![3_u8; LEN];
         let memory = std::mem::ManuallyDrop::new(Memory(bytes.as_mut_ptr(), LEN));

@@ -29,8 +29,8 @@ impl Alone {
         }
     }
 
-    /// What to do with the next calls, of which at most `most` are decided in advance. `clock` is what
-    /// measuring a call takes, in the unit of the times.
+    /// What to do with the next calls, of which at most `most` are decided in advance. `clock` is
+    /// what measuring a call takes, in the unit of the times.
     pub fn next(&mut self, most: u64, clock: u64) -> Next {
         if self.governor.is_due() {
             let measured = 2 * self.governor.each as u64;

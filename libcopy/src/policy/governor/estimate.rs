@@ -5,8 +5,8 @@
 /// The standard deviation of single calls as a part of their time, as long as it is not known.
 const SPREAD: f64 = 0.3;
 
-/// Times the lower quartile beyond which a time says nothing about the way. Of times that scatter by 30 %, three in a
-/// thousand are longer.
+/// Times the lower quartile beyond which a time says nothing about the way. Of times that scatter
+/// by 30 %, three in a thousand are longer.
 const OUTLIER: f64 = 3.0;
 
 /// What is known of one way.
@@ -29,7 +29,8 @@ impl Estimate {
             .map(|n| *n as f64)
             .collect();
         sorted.sort_by(f64::total_cmp);
-        // Of the lower quartile: what takes much longer was interrupted, or waited for something else in the program.
+        // Of the lower quartile: what takes much longer was interrupted, or waited for something
+        // else in the program.
         let most = OUTLIER * sorted.get(sorted.len() / 4)?;
         let usual = &sorted[..sorted.partition_point(|time| *time <= most)];
         let count = usual.len() as f64;
@@ -55,7 +56,8 @@ impl Estimate {
         self.weight = all;
     }
 
-    /// The variance of the mean, as a part of it. Without outliers it is a little less exact than of all times.
+    /// The variance of the mean, as a part of it. Without outliers it is a little less exact than
+    /// of all times.
     pub(super) fn variance(&self) -> f64 {
         1.2 * self.spread * self.spread / self.weight
     }

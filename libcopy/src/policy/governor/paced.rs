@@ -13,7 +13,8 @@ pub enum NextMessages {
     Watch(Decision),
 }
 
-/// How many times as many messages a stretch has to have as are under way at its end, for programs in which some always are.
+/// How many times as many messages a stretch has to have as are under way at its end, for programs
+/// in which some always are.
 const STRETCHES: u64 = 8;
 /// Most messages of a stretch.
 pub(super) const LONGEST_STRETCH: u64 = 512;
@@ -29,18 +30,21 @@ pub(super) struct Stretch {
 
 /// A class of messages about which their sender decides alone, by the time from message to message.
 ///
-/// What a message costs is spent by two processes, in the call that sends, in that which receives, and wherever
-/// either waits for the other. The sender sees only the first of these, so it does not compare that: it compares how
-/// fast the *program* goes on, by the time from one message of the class to the next. That has all that both sides
-/// spend as far as it holds up the sender, and all that the program does otherwise, which is the same for both ways on
-/// average, since their order is pseudo-random.
+/// What a message costs is spent by two processes, in the call that sends, in that which receives,
+/// and wherever either waits for the other. The sender sees only the first of these, so it does not
+/// compare that: it compares how fast the *program* goes on, by the time from one message of the
+/// class to the next. That has all that both sides spend as far as it holds up the sender, and all
+/// that the program does otherwise, which is the same for both ways on average, since their order
+/// is pseudo-random.
 ///
-/// Where several messages are under way together, the time between two of them says nothing. So a trial is made of
-/// *stretches*: a stretch begins with a message while no other one of the class is under way, goes on as long as one
-/// is, and ends when the next one begins. All its messages go the same way. Its time is divided by their number. In a
-/// program in which some message is always under way, it ends when these are few among all.
+/// Where several messages are under way together, the time between two of them says nothing. So a
+/// trial is made of *stretches*: a stretch begins with a message while no other one of the class is
+/// under way, goes on as long as one is, and ends when the next one begins. All its messages go the
+/// same way. Its time is divided by their number. In a program in which some message is always
+/// under way, it ends when these are few among all.
 ///
-/// A trial begins with a stretch that is not measured, since messages may be under way of which nobody has taken note.
+/// A trial begins with a stretch that is not measured, since messages may be under way of which
+/// nobody has taken note.
 #[derive(Clone, Debug)]
 pub struct Paced {
     governor: Governor,
@@ -51,8 +55,8 @@ pub struct Paced {
 }
 
 impl Paced {
-    /// A class of which nothing is known but what the thresholds say. `seed` is the same for classes that are to be tried
-    /// at the same time, and another one for those that are not.
+    /// A class of which nothing is known but what the thresholds say. `seed` is the same for
+    /// classes that are to be tried at the same time, and another one for those that are not.
     pub fn new(prior: Decision, seed: u64) -> Self {
         Paced {
             governor: Governor::paced(prior, seed),
@@ -62,9 +66,10 @@ impl Paced {
         }
     }
 
-    /// What to do with the next messages, of which at most `most` are decided in advance. `now` is the time, of which
-    /// a look at the clock takes `clock`. `under_way` are the messages of the class that are, as far as that is known.
-    /// `classes` have the program's time in common, and share what trials may cost.
+    /// What to do with the next messages, of which at most `most` are decided in advance. `now` is
+    /// the time, of which a look at the clock takes `clock`. `under_way` are the messages of the
+    /// class that are, as far as that is known. `classes` have the program's time in common, and
+    /// share what trials may cost.
     pub fn next(
         &mut self,
         most: u64,

@@ -150,8 +150,8 @@ impl Class {
     }
 }
 
-/// How much more than the better fixed way a pattern of calls costs: one that may be another for each class, and
-/// one that is the same for all.
+/// How much more than the better fixed way a pattern of calls costs: one that may be another for
+/// each class, and one that is the same for all.
 fn lost(classes: &[Class]) -> [f64; 2] {
     let spent: f64 = classes.iter().map(|class| class.spent).sum();
     let each: f64 = classes
@@ -282,8 +282,8 @@ impl Messages {
     }
 }
 
-/// A program of which each round sends the messages of all classes, and does something else: how much more it
-/// costs than with the better fixed way of each class, and with the better one of all.
+/// A program of which each round sends the messages of all classes, and does something else: how
+/// much more it costs than with the better fixed way of each class, and with the better one of all.
 fn program(seed: u64, rounds: u64) -> [f64; 2] {
     let mut random = Random(seed);
     let count = 1 + (random.next() % 6) as usize;
@@ -337,8 +337,9 @@ fn messages_lose_at_most_two_percent_against_the_better_fixed_way() {
     );
 }
 
-/// A program that sends a message at a time and does something else for `pause` after each `every`-th, which its sender does
-/// not see: how much more messages cost than with the better way, and whether that leads in the end.
+/// A program that sends a message at a time and does something else for `pause` after each
+/// `every`-th, which its sender does not see: how much more messages cost than with the better way,
+/// and whether that leads in the end.
 fn with_pauses(seed: u64, means: [f64; 2], (every, pause): (u64, f64)) -> (f64, bool) {
     let mut random = Random(seed);
     let mut paced = Paced::new(Decision::Intercept, random.next());
@@ -364,8 +365,8 @@ fn with_pauses(seed: u64, means: [f64; 2], (every, pause): (u64, f64)) -> (f64, 
     (lost, means[paced.governor().leader() as usize] == best)
 }
 
-/// What `scripts/bench` does in its plain blocks, and any program between its messages: one time of five, or of two, has in it
-/// what has nothing to do with the message.
+/// What `scripts/bench` does in its plain blocks, and any program between its messages: one time of
+/// five, or of two, has in it what has nothing to do with the message.
 #[test]
 fn pauses_of_the_program_are_not_taken_for_a_difference() {
     for means in [[1e5, 0.77e5], [0.8e5, 1e5]] {
@@ -387,8 +388,9 @@ fn pauses_of_the_program_are_not_taken_for_a_difference() {
     }
 }
 
-/// A program of which each round calls a class several times and then waits for these, and does as much of something
-/// else: how much more it costs than with the better fixed way. All ranks decide alike, though some come late.
+/// A program of which each round calls a class several times and then waits for these, and does as
+/// much of something else: how much more it costs than with the better fixed way. All ranks decide
+/// alike, though some come late.
 fn together(seed: u64, rounds: u64) -> f64 {
     let mut random = Random(seed);
     let means = random_class(&mut random).means;
@@ -448,7 +450,8 @@ fn short_patterns_lose_a_few_calls_if_the_thresholds_were_right() {
                 })
                 .collect();
             let mean = lost.iter().sum::<f64>() / lost.len() as f64;
-            // 1 % in the mean over programs, the first trials, and the time to find out what is less than the noise.
+            // 1 % in the mean over programs, the first trials, and the time to find out what is
+            // less than the noise.
             let most = 0.015 * calls as f64 + 2.5 * (ratio - 1.0) + 2.0;
             assert!(mean <= most, "{ratio}, {calls} calls: {mean}, not {most}");
         }

@@ -33,20 +33,23 @@ pub struct Account {
     pub under_way: u64,
 }
 
-/// How many times as many calls a stretch of these has as are under way together: so at most half of its time was
-/// spent on calls that began before it, and went another way.
+/// How many times as many calls a stretch of these has as are under way together: so at most half
+/// of its time was spent on calls that began before it, and went another way.
 const WINDOWS: u64 = 2;
 
-/// Calls of a class of nonblocking collectives until the ranks ask again whether all have done the trial; from the fifth time
-/// in vain on twice as many each time. So a rank that starts any number of operations before the others start theirs asks
-/// only some tens of times more than they have, as many as are answered without waiting for them.
+/// Calls of a class of nonblocking collectives until the ranks ask again whether all have done the
+/// trial; from the fifth time in vain on twice as many each time. So a rank that starts any number
+/// of operations before the others start theirs asks only some tens of times more than they have,
+/// as many as are answered without waiting for them.
 const LATER: u64 = 8;
 
-/// A class of nonblocking collectives, about which all ranks decide together though none waits for another.
+/// A class of nonblocking collectives, about which all ranks decide together though none waits for
+/// another.
 ///
-/// What such a call costs is spent wherever a rank waits or tests, on all ranks. So as for messages ([`super::Paced`]) it is the
-/// pace of the program that is compared: the sum over the ranks of the time from one call to the next. The stretches of a
-/// trial have as many calls on all ranks, which the ranks agree on: twice as many as were under way together.
+/// What such a call costs is spent wherever a rank waits or tests, on all ranks. So as for messages
+/// ([`super::Paced`]) it is the pace of the program that is compared: the sum over the ranks of the
+/// time from one call to the next. The stretches of a trial have as many calls on all ranks, which
+/// the ranks agree on: twice as many as were under way together.
 #[derive(Clone, Debug)]
 pub struct Together {
     governor: Governor,
@@ -62,7 +65,8 @@ pub struct Together {
 }
 
 impl Together {
-    /// A class of which nothing is known but what the thresholds say. All ranks have the same `seed`.
+    /// A class of which nothing is known but what the thresholds say. All ranks have the same
+    /// `seed`.
     pub fn new(prior: Decision, seed: u64) -> Self {
         Together {
             governor: Governor::paced(prior, seed),
@@ -75,8 +79,8 @@ impl Together {
         }
     }
 
-    /// The way of the next call, at the time `now` and while `under_way` others are; nothing if the ranks
-    /// are asked first ([`Together::decide`]).
+    /// The way of the next call, at the time `now` and while `under_way` others are; nothing if the
+    /// ranks are asked first ([`Together::decide`]).
     pub fn next(
         &mut self,
         now: impl FnOnce() -> u64,
@@ -123,7 +127,8 @@ impl Together {
         Some(decision)
     }
 
-    /// Counts up to `most` calls in advance, which come while there is no trial and are all forwarded; returns how many.
+    /// Counts up to `most` calls in advance, which come while there is no trial and are all
+    /// forwarded; returns how many.
     pub fn forward_ahead(&mut self, most: u64) -> u64 {
         let is_trial = self.length == 0 || self.stretch.is_some();
         if is_trial || self.governor.leader() != Decision::Forward {
@@ -140,7 +145,8 @@ impl Together {
         }
     }
 
-    /// What all ranks have said, or nothing if some have not yet. `classes` share what trials may cost.
+    /// What all ranks have said, or nothing if some have not yet. `classes` share what trials may
+    /// cost.
     pub fn decide(&mut self, said: Option<&[Account]>, classes: usize) {
         let Some(said) = said else {
             self.later = LATER

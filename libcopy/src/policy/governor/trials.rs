@@ -40,21 +40,23 @@ const ALIKE: f64 = 0.005;
 /// Standard errors by which the ways have to differ before trials become rare.
 const SURE: f64 = 3.0;
 
-/// Standard errors between earlier trials and one with the opposite result, from which on it is repeated at once.
+/// Standard errors between earlier trials and one with the opposite result, from which on it is
+/// repeated at once.
 const SUSPICIOUS: f64 = 2.0;
 
-/// Most calls between the first trial and the second: the only call of the other way that the first one has
-/// may find connections to be made and memory never touched, or have been interrupted.
+/// Most calls between the first trial and the second: the only call of the other way that the first
+/// one has may find connections to be made and memory never touched, or have been interrupted.
 const SECOND: u64 = 128;
 
-/// Trials of messages after which the next one comes soon as well, each time four times later: the time from message to
-/// message varies more than that of a call.
+/// Trials of messages after which the next one comes soon as well, each time four times later: the
+/// time from message to message varies more than that of a call.
 const EARLY: u64 = 3;
 
 /// How much more these may cost if they have stretches of several calls.
 const EARLY_BUDGET: f64 = 4.0;
 
-/// Standard errors of which a gap in the time from message to message has to be many times more to be believed.
+/// Standard errors of which a gap in the time from message to message has to be many times more to
+/// be believed.
 const UNSURE: f64 = 2.0;
 
 /// Most calls between two trials, unless the budget asks for more.
@@ -94,8 +96,8 @@ impl Slot {
 pub struct Governor {
     leader: Decision,
     known: [Estimate; 2],
-    /// The first times of each way, from which the estimates follow while they are few: so one call that was
-    /// interrupted does not stay in them.
+    /// The first times of each way, from which the estimates follow while they are few: so one call
+    /// that was interrupted does not stay in them.
     first: Option<[Vec<u64>; 2]>,
     /// Calls until the next trial.
     rest: u64,
@@ -116,15 +118,16 @@ pub struct Governor {
     trials: u64,
     /// Part of the calls' time that trials may cost.
     pub(super) budget: f64,
-    /// Whether the times are those of stretches ([`super::Paced`]), which have in them what else the program does.
+    /// Whether the times are those of stretches ([`super::Paced`]), which have in them what else
+    /// the program does.
     is_paced: bool,
     /// Calls of a stretch, where the ranks have agreed on that ([`super::Together`]).
     pub(super) stretch: u64,
 }
 
 impl Governor {
-    /// One whose times are those of stretches. `seed` is the same for classes that are to be tried at the same time, and
-    /// another one for those that are not.
+    /// One whose times are those of stretches. `seed` is the same for classes that are to be tried
+    /// at the same time, and another one for those that are not.
     pub(super) fn paced(prior: Decision, seed: u64) -> Self {
         let mut governor = Governor::new(prior);
         governor.random ^= seed;
@@ -217,8 +220,8 @@ impl Governor {
         }
     }
 
-    /// Ends a trial: `times` are sums over all ranks, `exchange` is what all ranks' agreeing on them takes, in the
-    /// same unit.
+    /// Ends a trial: `times` are sums over all ranks, `exchange` is what all ranks' agreeing on
+    /// them takes, in the same unit.
     pub fn decide(&mut self, times: &Times, exchange: u64) {
         self.begun = [0; 2];
         self.trials += 1;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Random images, changed images, and one entry for bytes of a fuzzer: an image is refused with words, or every walk over it
-//! ends and stays within its extent. Everything else is a panic, as a fuzzer wants it.
+//! Random images, changed images, and one entry for bytes of a fuzzer: an image is refused with
+//! words, or every walk over it ends and stays within its extent. Everything else is a panic, as a
+//! fuzzer wants it.
 
 #![allow(dead_code, reason = "the fuzzer needs only a part")]
 
@@ -147,7 +148,8 @@ fn walk_some(image: Image, random: &mut Random) {
     }
 }
 
-/// Whether the words are an image. If so, walks are checked; in any case walks over the unchecked words end.
+/// Whether the words are an image. If so, walks are checked; in any case walks over the unchecked
+/// words end.
 pub fn holds_together(words: &[u32], random: &mut Random) -> bool {
     let checked = Image::check(words);
     match &checked {
@@ -177,8 +179,9 @@ pub fn changed(words: &[u32], at: usize, kind: u8, value: u32) -> u32 {
     }
 }
 
-/// Bytes of a fuzzer; whether they made an image that was accepted. The first two say what the others are: the words
-/// themselves, or a random image (a seed of 4 bytes) and changes of it, 7 bytes each: word, kind, value.
+/// Bytes of a fuzzer; whether they made an image that was accepted. The first two say what the
+/// others are: the words themselves, or a random image (a seed of 4 bytes) and changes of it, 7
+/// bytes each: word, kind, value.
 pub fn feed(bytes: &[u8]) -> bool {
     let Some(([kind, seed], rest)) = bytes.split_first_chunk() else {
         return false;

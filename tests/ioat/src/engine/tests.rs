@@ -100,8 +100,8 @@ fn an_engine_copies_what_it_is_given() {
     }
 }
 
-/// Seconds in which one channel of an engine copies `blocks` blocks of 1 MiB, and those that they take
-/// at its rate. A busy machine may take three times as long once, not ten times in a row.
+/// Seconds in which one channel of an engine copies `blocks` blocks of 1 MiB, and those that they
+/// take at its rate. A busy machine may take three times as long once, not ten times in a row.
 fn soon_enough(channels: u8, channel: u8, rate: u32, blocks: u16) -> (f64, f64) {
     let ideal = f64::from(blocks) * f64::from(1 << 20) / f64::from(rate);
     let mut times = (0..10).map(|_| {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Copies of blocks of one length, at the offsets of a list or at equal distances, against an oracle that visits byte
-//! after byte.
+//! Copies of blocks of one length, at the offsets of a list or at equal distances, against an
+//! oracle that visits byte after byte.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
@@ -106,7 +106,8 @@ fn some_places(
     (list, offset as u64, count as u64, stride)
 }
 
-/// Any blocks, of a region of any pieces, both ways and given in both ways; every byte of both sides is looked at.
+/// Any blocks, of a region of any pieces, both ways and given in both ways; every byte of both
+/// sides is looked at.
 fn random_in(context: &Context, rounds: usize, cut: bool) -> Outcome {
     let mut rng = context.rng();
     let (device, _) = Device::domain()?;
@@ -534,8 +535,8 @@ fn counts_bytes(_: &Context) -> Outcome {
     Ok(())
 }
 
-/// What it is for: a hundred thousand blocks of 64 bytes at offsets without a rule, in one call, beside the pieces one by
-/// one out of the same process's memory.
+/// What it is for: a hundred thousand blocks of 64 bytes at offsets without a rule, in one call,
+/// beside the pieces one by one out of the same process's memory.
 fn irregular_blocks(context: &Context) -> Outcome {
     let mut rng = context.rng();
     let (device, _) = Device::domain()?;

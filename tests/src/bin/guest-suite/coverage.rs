@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What of the module has run, where it can tell (`scripts/vm run --coverage`, `kmod/base/coverage.c`).
+//! What of the module has run, where it can tell (`scripts/vm run --coverage`,
+//! `kmod/base/coverage.c`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +15,8 @@ struct Blocks {
     run: usize,
 }
 
-/// Reads the list of blocks; `None` where the module has none. What is read from debugfs or `/proc` is trusted.
+/// Reads the list of blocks; `None` where the module has none. What is read from debugfs or `/proc`
+/// is trusted.
 fn blocks() -> Option<Vec<(u64, bool)>> {
     fs::write(PARAMETER, "0").ok()?;
     let mut blocks = Vec::new();
@@ -43,8 +45,9 @@ fn functions() -> BTreeMap<u64, String> {
     .collect()
 }
 
-/// The names in a mangled name of Rust's, in their order (RFC 2603: each is its length, then itself; what tells crates
-/// apart begins with `s`, what is repeated with `B`, and both end with `_`).
+/// The names in a mangled name of Rust's, in their order (RFC 2603: each is its length, then
+/// itself; what tells crates apart begins with `s`, what is repeated with `B`, and both end with
+/// `_`).
 fn readable(symbol: &str) -> String {
     let mut names = Vec::new();
     let mut rest = symbol.strip_prefix("_R").unwrap_or("");

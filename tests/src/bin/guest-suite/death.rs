@@ -37,7 +37,8 @@ pub fn soon(context: &Context, condition: impl Fn() -> bool) -> Outcome {
     }
 }
 
-/// Kernel workers that wait, uninterruptibly, in code of the module or for a memory manager's notifiers.
+/// Kernel workers that wait, uninterruptibly, in code of the module or for a memory manager's
+/// notifiers.
 fn waiting_workers() -> Outcome<Vec<String>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc")?.flatten() {
@@ -56,8 +57,8 @@ fn waiting_workers() -> Outcome<Vec<String>> {
     Ok(found)
 }
 
-/// A process with many files and much memory ends: its files leave their domains meanwhile, and nothing that serves
-/// everybody waits until its memory is gone.
+/// A process with many files and much memory ends: its files leave their domains meanwhile, and
+/// nothing that serves everybody waits until its memory is gone.
 fn no_workqueue_waits_for_an_exit(context: &Context) -> Outcome {
     const FILES: usize = 300;
     let counters = SharedCounters::new()?;

@@ -261,7 +261,8 @@ impl Device {
         self.region_copy((region, flags), (offset, length), ranges, pieces)
     }
 
-    /// Copies between blocks of `block_len` bytes of a region, whose offsets count from `offset`, and pieces of our own.
+    /// Copies between blocks of `block_len` bytes of a region, whose offsets count from `offset`,
+    /// and pieces of our own.
     pub fn copy_blocks(
         &self,
         region: u32,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The kernel's own test client for dmaengine, driven through its parameters
-//! (Linux `Documentation/driver-api/dmaengine/dmatest.rst`). It checks every byte that it has copied
-//! and those around, unless told not to.
+//! The kernel's own test client for dmaengine, driven through its parameters (Linux
+//! `Documentation/driver-api/dmaengine/dmatest.rst`). It checks every byte that it has copied and
+//! those around, unless told not to.
 
 use std::collections::BTreeMap;
 use std::fs;

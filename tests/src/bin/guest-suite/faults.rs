@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Fault injection: every call of the ABI is repeated with its first allocation failing, then its second, and so
-//! on until none is left to fail; copies from and to user space and futex operations count as well. Each attempt
-//! has to succeed or to end with a clean error, after which the same call works. What the whole leaves behind
-//! (pins, regions, domains) the harness looks for after each test, and kmemleak at the end.
+//! Fault injection: every call of the ABI is repeated with its first allocation failing, then its
+//! second, and so on until none is left to fail; copies from and to user space and futex operations
+//! count as well. Each attempt has to succeed or to end with a clean error, after which the same
+//! call works. What the whole leaves behind (pins, regions, domains) the harness looks for after
+//! each test, and kmemleak at the end.
 //!
 //! Needs a kernel with `CONFIG_FAULT_INJECTION` (`scripts/vm --debug`), see
 //! `Documentation/fault-injection/fault-injection.rst` of the kernel.
@@ -37,8 +38,9 @@ const POINTS: &str = "injected faults:";
 /// More points than any call has.
 const MANY: u32 = 5000;
 
-/// Attempts in a row without a point to fail, after which there is none left. A page that is still on a list of
-/// the allocator, or a mapping that another call has left, makes one attempt shorter than the next.
+/// Attempts in a row without a point to fail, after which there is none left. A page that is still
+/// on a list of the allocator, or a mapping that another call has left, makes one attempt shorter
+/// than the next.
 const SURE: u32 = 3;
 
 /// Directories of the injectors in debugfs.
@@ -82,8 +84,9 @@ impl Injector {
         })
     }
 
-    /// Runs `attempt` with the first point failing, the second, and so on, until none of [`SURE`] attempts had a
-    /// point to fail. There is at least one: each call of the ABI reads its argument.
+    /// Runs `attempt` with the first point failing, the second, and so on, until none of [`SURE`]
+    /// attempts had a point to fail. There is at least one: each call of the ABI reads its
+    /// argument.
     fn each(&self, name: &str, attempt: impl Fn(&Attempt) -> Outcome) -> Outcome {
         let points = self.each_if_any(name, attempt)?;
         check!(points > 0, "{name}: nothing to fail");
@@ -116,7 +119,8 @@ impl Injector {
         Err(format!("{name}: more than {MANY} points").into())
     }
 
-    /// Says how many faults there were, in all and in each call: a number that falls is a reason to look why.
+    /// Says how many faults there were, in all and in each call: a number that falls is a reason to
+    /// look why.
     fn report(&self) {
         let points = self.points.borrow();
         let all: u32 = points.iter().map(|(_, count)| count).sum();
@@ -160,7 +164,8 @@ impl Attempt<'_> {
             .expect("fail-nth can be written");
         let value = call();
         let mut text = [0; 16];
-        // Reading copies to user space as well: where that is the point to fail, none was reached before.
+        // Reading copies to user space as well: where that is the point to fail, none was reached
+        // before.
         let left = match self.nth.read_at(&mut text, 0) {
             Ok(len) => std::str::from_utf8(&text[..len])
                 .ok()
@@ -734,8 +739,8 @@ impl Drop for Failing {
     }
 }
 
-/// The threads that work on requests cannot be given a number, so their allocations fail at random: every byte
-/// has to be in place all the same.
+/// The threads that work on requests cannot be given a number, so their allocations fail at random:
+/// every byte has to be in place all the same.
 fn of_engine_threads(context: &Context) -> Outcome {
     let _ = Injector::new()?;
     with_each(|_| {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A file whose pages somebody else brings in, late: the root of a FUSE file system of one file, served by a
-//! process of the test's (`include/uapi/linux/fuse.h`).
+//! A file whose pages somebody else brings in, late: the root of a FUSE file system of one file,
+//! served by a process of the test's (`include/uapi/linux/fuse.h`).
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -31,8 +31,8 @@ pub struct LateFile {
 }
 
 impl LateFile {
-    /// Every read of the file is answered after up to the time of `late`, by random numbers from its seed; none is
-    /// without `late`.
+    /// Every read of the file is answered after up to the time of `late`, by random numbers from
+    /// its seed; none is without `late`.
     pub fn new(late: Option<(u64, Duration)>) -> Outcome<Self> {
         let connection = File::options().read(true).write(true).open("/dev/fuse");
         let Ok(connection) = connection else {
@@ -95,7 +95,8 @@ fn serve(mut connection: &File, mut late: Option<(Rng, Duration)>) -> Outcome {
             INIT => {
                 words = vec![0; 16];
                 (words[0], words[1], words[5]) = (7, 31, PAGE as u32);
-                // Pages are read ahead, asynchronously: a thread that needs one waits for the page alone.
+                // Pages are read ahead, asynchronously: a thread that needs one waits for the page
+                // alone.
                 (words[2], words[3]) = (1 << 17, 1);
             }
             GETATTR => {

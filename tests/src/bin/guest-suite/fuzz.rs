@@ -90,8 +90,9 @@ const SIZES: [(u32, usize); 15] = [
 /// The type and number of the command that waits for as long as it is told.
 const AWAIT_REQUEST: u32 = REQUEST_WAIT & 0xffff;
 
-/// Ids that the members of a domain have been given last, which most of the calls are about: ids count up, so that a
-/// number at random would soon be that of something long gone. Processes that are forked share them.
+/// Ids that the members of a domain have been given last, which most of the calls are about: ids
+/// count up, so that a number at random would soon be that of something long gone. Processes that
+/// are forked share them.
 pub struct Known(SharedCounters);
 
 /// Ids of one kind that are remembered.
@@ -237,8 +238,8 @@ fn look(rng: &mut Rng, device: &Device) {
     }
 }
 
-/// A member that does anything in `space`, which must stay mapped somehow, and nowhere else. Returns how often it
-/// called the module.
+/// A member that does anything in `space`, which must stay mapped somehow, and nowhere else.
+/// Returns how often it called the module.
 pub fn mad(rng: &mut Rng, device: &Device, space: &Space, known: &Known, steps: usize) -> u64 {
     let space = space.addr();
     let mut arguments = Arguments::new();
@@ -297,7 +298,8 @@ pub fn mad(rng: &mut Rng, device: &Device, space: &Space, known: &Known, steps: 
                     words[6] = ranges.0;
                     (words[7], words[8]) = (0, 0);
                     if ranges.1 > 0 && rng.one_in(2) {
-                        // Blocks: the same bytes are a list of offsets, of which many are in the region.
+                        // Blocks: the same bytes are a list of offsets, of which many are in the
+                        // region.
                         words[7] = rng.below(300);
                         words[2] = rng.below(words[7] * ranges.1 + 1);
                         if rng.one_in(2) {

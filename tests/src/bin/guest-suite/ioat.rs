@@ -133,8 +133,8 @@ fn every_byte_is_counted_where_it_was_copied(context: &Context) -> Outcome {
     Ok(())
 }
 
-/// Sixteen unchecked copies of 1 MiB on each channel, more on a slow kernel, where one channel may begin long before
-/// the other: KiB/s of each.
+/// Sixteen unchecked copies of 1 MiB on each channel, more on a slow kernel, where one channel may
+/// begin long before the other: KiB/s of each.
 fn rates(
     context: &Context,
     dmatest: &Dmatest,
@@ -155,8 +155,8 @@ fn rates(
         .collect())
 }
 
-/// Bytes per second of an engine: so few that a copy takes longer than to submit it. Two channels that share an engine
-/// still copy their MiB before `ioatdma` takes them for stuck.
+/// Bytes per second of an engine: so few that a copy takes longer than to submit it. Two channels
+/// that share an engine still copy their MiB before `ioatdma` takes them for stuck.
 const LIMIT: u64 = 20_000_000;
 
 fn an_engine_is_never_faster_than_it_may_be(context: &Context) -> Outcome {
@@ -221,8 +221,8 @@ struct Struck {
     took: Duration,
 }
 
-/// Arms a fault for the second of three copies on the first channel. Afterwards the channel must work again, and the
-/// fault must have struck.
+/// Arms a fault for the second of three copies on the first channel. Afterwards the channel must
+/// work again, and the fault must have struck.
 fn strike(context: &Context, fault: &str) -> Outcome<Struck> {
     let _clean = Clean::new()?;
     let dmatest = Dmatest::load(context)?;
@@ -264,8 +264,9 @@ fn strike(context: &Context, fault: &str) -> Outcome<Struck> {
 fn data_errors_fail_one_copy(context: &Context) -> Outcome {
     for fault in ["read-error", "write-error"] {
         let Struck { failures, made, .. } = strike(context, fault)?;
-        // The driver wakes who waits for the failed copy before it resets the channel: a copy that is queued in
-        // between, is aborted. No other fails, and none that was aborted has been made.
+        // The driver wakes who waits for the failed copy before it resets the channel: a copy that
+        // is queued in between, is aborted. No other fails, and none that was aborted has been
+        // made.
         check!((1..=2).contains(&failures), "{fault}: {failures} failed");
         check_eq!(made, u64::from(3 - failures), "{fault}: {failures} failed");
     }

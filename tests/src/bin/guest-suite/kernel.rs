@@ -57,8 +57,8 @@ pub fn growth<T>(
     Ok((value, Stats::read()?.since(&before, name)?))
 }
 
-/// Waits until nothing is pinned, no region is left, no request runs and no domain exists; says what is left if
-/// that takes longer than `patience`.
+/// Waits until nothing is pinned, no region is left, no request runs and no domain exists; says
+/// what is left if that takes longer than `patience`.
 pub fn wait_balanced(patience: Duration) -> Result<(), String> {
     let deadline = Instant::now() + patience;
     loop {
@@ -142,8 +142,8 @@ impl Log {
         lines
     }
 
-    /// The complaints since the last call, with the lines around them. Where allocations were made to `fail`,
-    /// the stacks that the kernel shows for failed allocations are none.
+    /// The complaints since the last call, with the lines around them. Where allocations were made
+    /// to `fail`, the stacks that the kernel shows for failed allocations are none.
     pub fn complaints(&mut self, fail: bool) -> Vec<String> {
         let lines = self.lines();
         let bad = |line: &String| {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! How long the module keeps a CPU from anything else. These are times, so they are there only where the guest's
-//! clock counts instructions (`scripts/vm --accel icount`), one a nanosecond, and a slow or busy host makes no
-//! difference. What they do is what the tests of the proven faults do, which check counts.
+//! How long the module keeps a CPU from anything else. These are times, so they are there only
+//! where the guest's clock counts instructions (`scripts/vm --accel icount`), one a nanosecond, and
+//! a slow or busy host makes no difference. What they do is what the tests of the proven faults do,
+//! which check counts.
 
 use std::time::Duration;
 
@@ -33,15 +34,16 @@ fn soon_short(what: &str, measure: impl Fn() -> Outcome<Duration>) -> Outcome {
     Ok(())
 }
 
-/// A thread of the highest priority is woken in time by its timer, while forty thousand requests are submitted and
-/// their process is killed: interrupts and preemption were not off for longer.
+/// A thread of the highest priority is woken in time by its timer, while forty thousand requests
+/// are submitted and their process is killed: interrupts and preemption were not off for longer.
 fn interrupts_are_not_off_for_long(context: &Context) -> Outcome {
     soon_short("a CPU stood still for", || {
         request_faults::many_requests(context)
     })
 }
 
-/// Changing a page takes the same time beside 800 regions of 2 pieces and of 1,024, and beside 60,000 that have it.
+/// Changing a page takes the same time beside 800 regions of 2 pieces and of 1,024, and beside
+/// 60,000 that have it.
 fn invalidations_are_short(_: &Context) -> Outcome {
     let (device, _) = Device::domain()?;
     soon_short("an invalidation took", || {

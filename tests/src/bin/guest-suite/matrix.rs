@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The fault matrix: every fault that the modelled engines can have, against every way to move bytes
-//! with them. A cell is "right" or a clear error, never wrong bytes. A way is one function: what
-//! comes later is one more line in [`WAYS`].
+//! The fault matrix: every fault that the modelled engines can have, against every way to move
+//! bytes with them. A cell is "right" or a clear error, never wrong bytes. A way is one function:
+//! what comes later is one more line in [`WAYS`].
 
 use std::time::Duration;
 
@@ -248,10 +248,11 @@ fn engines_count_the_same_bytes(context: &Context) -> Outcome {
     Ok(())
 }
 
-/// Every fault against every way. The channels come back each time, and all counters that failure is
-/// told by have grown in the end.
+/// Every fault against every way. The channels come back each time, and all counters that failure
+/// is told by have grown in the end.
 ///
-/// Where a channel takes minutes to come back (`--scale`), each fault meets one way, which the seed chooses.
+/// Where a channel takes minutes to come back (`--scale`), each fault meets one way, which the seed
+/// chooses.
 fn faults(context: &Context) -> Outcome {
     if !modelled() {
         return skip("no model of copy engines (scripts/vm --ioat)");
@@ -325,7 +326,8 @@ fn faults(context: &Context) -> Outcome {
 }
 
 /// A driver that resets a halted channel behind our back may take for done what was submitted next.
-/// Small requests, submitted while the deadline is far away: the bytes of those that succeed must be right.
+/// Small requests, submitted while the deadline is far away: the bytes of those that succeed must
+/// be right.
 fn nothing_is_queued_behind_a_lost_copy(context: &Context) -> Outcome {
     if !modelled() {
         return skip("no model of copy engines (scripts/vm --ioat)");

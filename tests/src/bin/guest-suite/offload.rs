@@ -412,8 +412,8 @@ const KILLED: usize = 1;
 const WHOLE: usize = 2;
 const LOST: usize = 3;
 
-/// The status of a process that touched bytes which were lost because a peer died, if it said that it
-/// [expects that](expect_loss).
+/// The status of a process that touched bytes which were lost because a peer died, if it said that
+/// it [expects that](expect_loss).
 pub const LOST_STATUS: i32 = 77;
 
 extern "C" fn lost(_: i32) {

@@ -30,8 +30,8 @@ tests!(pinning:
 
 const MIB: usize = 1 << 20;
 
-/// A peer that looks at memory which somebody else must bring in first waits without the owner's lock,
-/// and dies when it is killed.
+/// A peer that looks at memory which somebody else must bring in first waits without the owner's
+/// lock, and dies when it is killed.
 fn proven_04_a_waiting_peer_can_be_killed(context: &Context) -> Outcome {
     let silent = LateFile::new(None)?;
     let (device, key) = Device::domain()?;
@@ -72,8 +72,8 @@ fn proven_04_a_waiting_peer_can_be_killed(context: &Context) -> Outcome {
     owner.kill_at_once(context)
 }
 
-/// Pages of a file that the owner's page table lacks for now are the same pages, once the process that handles
-/// the owner's faults has answered.
+/// Pages of a file that the owner's page table lacks for now are the same pages, once the process
+/// that handles the owner's faults has answered.
 fn proven_04_absent_pages_are_not_stale(context: &Context) -> Outcome {
     let (device, key) = Device::domain()?;
     let counters = SharedCounters::new()?;
@@ -299,8 +299,8 @@ fn proven_06_a_peer_uses_up_no_owners_limit(_: &Context) -> Outcome {
     })
 }
 
-/// The shortest and the longest of 50 invalidations of one page next to 800 regions: first of 2 pieces each, then of
-/// 1,024.
+/// The shortest and the longest of 50 invalidations of one page next to 800 regions: first of 2
+/// pieces each, then of 1,024.
 pub fn invalidations(device: &Device) -> Outcome<[(Duration, Duration); 2]> {
     const REGIONS: usize = 800;
     // The page in the middle lies between the pieces of every region.
@@ -340,7 +340,8 @@ pub fn invalidations(device: &Device) -> Outcome<[(Duration, Duration); 2]> {
     Ok([few, many])
 }
 
-/// The longest of 50 changes of the protection of a page that 60,000 regions have, and of 50 in which it is dropped.
+/// The longest of 50 changes of the protection of a page that 60,000 regions have, and of 50 in
+/// which it is dropped.
 pub fn changes_of_shared_pages() -> Outcome<[Duration; 2]> {
     const DOMAINS: usize = 15;
     const REGIONS: usize = 4000;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Vectored copies: ranges of a region to or from pieces of the caller's memory, against an oracle that visits
-//! byte after byte.
+//! Vectored copies: ranges of a region to or from pieces of the caller's memory, against an oracle
+//! that visits byte after byte.
 
 use std::time::{Duration, Instant};
 
@@ -344,8 +344,8 @@ fn nothing(_: &Context) -> Outcome {
     Ok(())
 }
 
-/// Another thread changes the ranges while they are copied: whatever was read passes the checks, so that nothing
-/// outside the region is ever copied.
+/// Another thread changes the ranges while they are copied: whatever was read passes the checks, so
+/// that nothing outside the region is ever copied.
 fn read_only_once(context: &Context) -> Outcome {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     let scene = Scene::new()?;
@@ -358,7 +358,8 @@ fn read_only_once(context: &Context) -> Outcome {
             let mut rng = context.rng();
             while !stop.load(Ordering::Relaxed) {
                 let at = 2 * rng.index(64);
-                // For a moment it is outside, and between the two words' changes it may be anything.
+                // For a moment it is outside, and between the two words' changes it may be
+                // anything.
                 for (base, len) in [
                     rng.pick(&[(980, 40), (u64::MAX - 9, 20), (0, 1 << 63)]),
                     (980, 15),
@@ -521,8 +522,8 @@ fn counts_bytes(_: &Context) -> Outcome {
     Ok(())
 }
 
-/// What it is for: a hundred thousand pieces of 64 bytes at offsets without a rule, beside the pieces one by one
-/// out of the same process's memory.
+/// What it is for: a hundred thousand pieces of 64 bytes at offsets without a rule, beside the
+/// pieces one by one out of the same process's memory.
 fn irregular_pieces(context: &Context) -> Outcome {
     let mut rng = context.rng();
     let (device, _) = Device::domain()?;

@@ -525,8 +525,9 @@ fn helpers(_: &Context) -> Outcome {
     })
 }
 
-/// Nobody is told of anything by `poll`: the end of a request would walk as many watches as a user cares to make, with
-/// interrupts off. To `poll(2)` the file is what a file without this operation is: always ready.
+/// Nobody is told of anything by `poll`: the end of a request would walk as many watches as a user
+/// cares to make, with interrupts off. To `poll(2)` the file is what a file without this operation
+/// is: always ready.
 fn poll_is_refused(context: &Context) -> Outcome {
     with_each(|| {
         let (device, _) = Device::domain()?;
@@ -673,8 +674,8 @@ enum Beside {
 
 /// Threads of each process that wait.
 const WAITERS: usize = 100;
-/// Words of the counters: threads that have begun, and that were told the outcome; when the request ends, on the monotonic
-/// clock; whether it has; the request.
+/// Words of the counters: threads that have begun, and that were told the outcome; when the request
+/// ends, on the monotonic clock; whether it has; the request.
 const BEGUN: usize = 0;
 const TOLD: usize = 1;
 const END_NS: usize = 2;
@@ -691,7 +692,8 @@ fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// A thread that waits until it is told the outcome; time limits and signals only make it ask again.
+/// A thread that waits until it is told the outcome; time limits and signals only make it ask
+/// again.
 fn wait_and_tell(
     device: &Device,
     id: u32,
@@ -800,8 +802,8 @@ fn hold(
     }
 }
 
-/// Two hundred threads of two processes wait for one request. Its end wakes one of them, and each wakes the next, whatever
-/// else wakes them: nobody is left asleep.
+/// Two hundred threads of two processes wait for one request. Its end wakes one of them, and each
+/// wakes the next, whatever else wakes them: nobody is left asleep.
 fn everybody_hears(context: &Context) -> Outcome {
     let _chosen = choose(software_engine())?;
     for beside in [

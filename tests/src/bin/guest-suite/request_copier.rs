@@ -97,8 +97,8 @@ fn copiers(group: &str) -> Outcome<Vec<(i32, u64)>> {
             .split_whitespace()
             .next()
             .and_then(|word| word.parse().ok());
-        // A kernel without CONFIG_SCHED_INFO has only what its ticks saw: `stime`, the 15th field, in
-        // hundredths of a second. The name has no blank.
+        // A kernel without CONFIG_SCHED_INFO has only what its ticks saw: `stime`, the 15th field,
+        // in hundredths of a second. The name has no blank.
         let ticks = || -> Option<u64> { read("stat").split_whitespace().nth(14)?.parse().ok() };
         let ran = ran.or_else(|| Some(ticks()? * 10_000_000));
         found.push((worker, ran.unwrap_or(0)));
@@ -109,7 +109,8 @@ fn copiers(group: &str) -> Outcome<Vec<(i32, u64)>> {
 /// Comparing what an engine has moved is work of a thread in the submitter's cgroup, for which the
 /// submitter's container pays, and which does not outlive it.
 fn checksums_are_the_submitters_work(context: &Context) -> Outcome {
-    /// Requests after which the thread has run for long enough to be seen, whatever kernel and machine.
+    /// Requests after which the thread has run for long enough to be seen, whatever kernel and
+    /// machine.
     const ROUNDS: u32 = 100;
     // Where every byte is checked, filling the buffers would take minutes.
     let len = (16 << 20) / context.scale as usize / PAGE * PAGE;
@@ -161,8 +162,8 @@ fn checksums_are_the_submitters_work(context: &Context) -> Outcome {
     })
 }
 
-/// A fragment that an engine was given and does not copy is copied by the thread in the submitter's cgroup that
-/// compares checksums, not by the supervisor, which serves everybody.
+/// A fragment that an engine was given and does not copy is copied by the thread in the submitter's
+/// cgroup that compares checksums, not by the supervisor, which serves everybody.
 fn what_an_engine_loses_is_the_submitters_work(context: &Context) -> Outcome {
     if !modelled() {
         return skip("no model of copy engines (scripts/vm --ioat)");
@@ -174,7 +175,8 @@ fn what_an_engine_loses_is_the_submitters_work(context: &Context) -> Outcome {
         let mine = fs::read_to_string("/proc/self/cgroup")?.trim().to_owned();
         let (device, _) = Device::domain()?;
         let before = Stats::read()?;
-        // One fragment, which the engine claims when it is submitted: nothing is left for a take-over.
+        // One fragment, which the engine claims when it is submitted: nothing is left for a
+        // take-over.
         let pair = Pair::new(&device, PAGE)?;
         ask(&["fault", "*", "hang", "after=0", "count=1"])?;
         let (answer, left) = device.await_request(pair.submit(&device)?, 0, HANG_NS);
@@ -193,8 +195,8 @@ fn what_an_engine_loses_is_the_submitters_work(context: &Context) -> Outcome {
     soon(context, || group.remove().is_ok())
 }
 
-/// What a CPU is copying for a request that is cancelled is not copied to its end: a fragment may have
-/// 16 MiB.
+/// What a CPU is copying for a request that is cancelled is not copied to its end: a fragment may
+/// have 16 MiB.
 fn a_copy_ends_with_its_request(_: &Context) -> Outcome {
     const LEN: usize = MAX_FRAGMENT_PAGES as usize * PAGE;
     let _chosen = choose(software_engine())?;

@@ -151,8 +151,8 @@ fn left_behind(_: &Context) -> Outcome {
     })
 }
 
-/// The owner of the source dies when its bytes are all in place and a CPU, which took over, compares
-/// checksums: the request ends well, and nothing of it is left.
+/// The owner of the source dies when its bytes are all in place and a CPU, which took over,
+/// compares checksums: the request ends well, and nothing of it is left.
 fn owner_dies_at_the_very_end(_: &Context) -> Outcome {
     if modelled() {
         return skip("needs kernel threads, which the run without copy engines has");

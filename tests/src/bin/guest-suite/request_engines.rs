@@ -96,7 +96,8 @@ fn engine_changes(_: &Context) -> Outcome {
     })
 }
 
-/// Before the machine sleeps, channels are given back, and CPUs do what is under way; then engines are found anew.
+/// Before the machine sleeps, channels are given back, and CPUs do what is under way; then engines
+/// are found anew.
 fn engines_are_left_while_the_machine_sleeps(_: &Context) -> Outcome {
     if !modelled() {
         return skip("no model of copy engines (scripts/vm --ioat)");
@@ -204,8 +205,9 @@ fn device_taken_away(context: &Context) -> Outcome {
     Ok(())
 }
 
-/// dmaengine gives numbers of devices that went to those that come next. Here two functions of different engines
-/// change numbers; each engine has as many channels as before, and each channel works for one engine.
+/// dmaengine gives numbers of devices that went to those that come next. Here two functions of
+/// different engines change numbers; each engine has as many channels as before, and each channel
+/// works for one engine.
 fn channels_change_numbers(context: &Context) -> Outcome {
     if !modelled() {
         return skip("no model of copy engines (scripts/vm --ioat)");

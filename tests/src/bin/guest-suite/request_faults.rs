@@ -64,11 +64,11 @@ fn acquired() -> Outcome<String> {
     Err("no channel is in use".to_owned().into())
 }
 
-/// Channels are acquired while another channel's device loses its driver: who acquires one holds its
-/// lock and asks for the device, the notifier looks at both.
+/// Channels are acquired while another channel's device loses its driver: who acquires one holds
+/// its lock and asks for the device, the notifier looks at both.
 ///
-/// The deadlock itself needs luck. A kernel that checks the order of locks (`scripts/test --only proven
-/// --debug`) reports the wrong order in the first round, whichever thread comes first.
+/// The deadlock itself needs luck. A kernel that checks the order of locks (`scripts/test --only
+/// proven --debug`) reports the wrong order in the first round, whichever thread comes first.
 fn proven_01_unbind_does_not_deadlock(context: &Context) -> Outcome {
     if !modelled() {
         return skip("no model of copy engines (scripts/vm --ioat)");
@@ -173,9 +173,9 @@ fn longest_gap(body: impl FnOnce() -> Outcome) -> Outcome<Duration> {
     })
 }
 
-/// Forty thousand requests of a process that is killed: none of their lists is searched, and none of
-/// them ends, with interrupts off. How long that takes is printed, how much it is at most is checked; the
-/// kernel's own watchdog sees a CPU that stands still for 20 s.
+/// Forty thousand requests of a process that is killed: none of their lists is searched, and none
+/// of them ends, with interrupts off. How long that takes is printed, how much it is at most is
+/// checked; the kernel's own watchdog sees a CPU that stands still for 20 s.
 fn proven_02_many_requests_do_not_stop_a_cpu(context: &Context) -> Outcome {
     many_requests(context).map(drop)
 }
@@ -191,7 +191,8 @@ pub fn many_requests(context: &Context) -> Outcome<Duration> {
     with_each_engine(|| {
         // A module without the limit has no parameter for it.
         let _limit = Parameter::set("max_user_requests", 1 << 16).ok();
-        // Submitting may be slow, too; and a channel that is given up leaves its requests to CPUs, which are not.
+        // Submitting may be slow, too; and a channel that is given up leaves its requests to CPUs,
+        // which are not.
         let _slow = if modelled() {
             Some((Slow::new(5_000_000)?, patient(context)?))
         } else {
@@ -349,8 +350,8 @@ fn proven_07_release_forgets_only_what_has_ended(_: &Context) -> Outcome {
             let id = device.submit((pair.source, 0), (pair.destination, 0), length)?;
             loop {
                 if interrupted {
-                    // Soon, so that some come when the request ends; and one for each call, because a slow
-                    // machine would do nothing but deliver signals that come by the clock.
+                    // Soon, so that some come when the request ends; and one for each call, because
+                    // a slow machine would do nothing but deliver signals that come by the clock.
                     sys::alarm(Duration::from_micros(200), Duration::ZERO)?;
                 }
                 let timeout = if interrupted { -1 } else { 0 };
@@ -486,8 +487,8 @@ fn a_full_ring_is_no_fault(context: &Context) -> Outcome {
     let _depth = Parameter::set("engine_depth", 16)?;
     let _patient = patient(context)?;
     let (device, _) = Device::domain()?;
-    // Pages that meet nowhere, and sides that begin at different places of a page: two descriptors a
-    // page, eight thousand a fragment.
+    // Pages that meet nowhere, and sides that begin at different places of a page: two descriptors
+    // a page, eight thousand a fragment.
     let from = Map::scattered(LENGTH)?;
     let to = Map::scattered(LENGTH)?;
     from.write(0, &crate::rng::pattern(9, LENGTH));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What tests of requests have in common: the calls, buffers, the choice of engines and the model of the copy engines.
+//! What tests of requests have in common: the calls, buffers, the choice of engines and the model
+//! of the copy engines.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -15,8 +16,8 @@ use crate::device::{Answer, Device};
 use crate::harness::{Context, Outcome, Stop};
 use crate::sys::Map;
 
-/// Nanoseconds that only a request that hangs takes: the debug kernel, emulated on a busy host, takes more than a minute
-/// to stop a channel and to start it again.
+/// Nanoseconds that only a request that hangs takes: the debug kernel, emulated on a busy host,
+/// takes more than a minute to stop a channel and to start it again.
 pub const HANG_NS: i64 = 900_000_000_000;
 
 pub const PARAMETER: &str = "/sys/module/libcopy/parameters/engine";
@@ -42,7 +43,8 @@ pub fn choose(engine: &str) -> Outcome<Chosen> {
     Ok(Chosen(before))
 }
 
-/// Runs `body` as [`with_each`] does, with engines that move bytes themselves, beside CPUs that help.
+/// Runs `body` as [`with_each`] does, with engines that move bytes themselves, beside CPUs that
+/// help.
 pub fn with_each_engine(body: impl Fn() -> Outcome) -> Outcome {
     if !has_threads() {
         return Err(Stop::Skip("a module without engines".to_owned()));
@@ -69,7 +71,8 @@ fn has_threads() -> bool {
     })
 }
 
-/// An engine that there is in every machine: a kernel thread, or a worker of the process in a module without engines.
+/// An engine that there is in every machine: a kernel thread, or a worker of the process in a
+/// module without engines.
 pub fn software_engine() -> &'static str {
     if has_threads() { THREADS } else { "auto" }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The thread of a process that does the CPU work of its requests: it counts in the limits of the process, nobody waits
-//! for it, and it ends by itself.
+//! The thread of a process that does the CPU work of its requests: it counts in the limits of the
+//! process, nobody waits for it, and it ends by itself.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -48,7 +48,8 @@ fn opened() -> Outcome<Vec<Device>> {
     (0..FILES).map(|_| Ok(Device::open()?)).collect()
 }
 
-/// Whatever files a process submits through, it has one worker; and closing some of them ends nothing of the others.
+/// Whatever files a process submits through, it has one worker; and closing some of them ends
+/// nothing of the others.
 fn files_share_a_worker(context: &Context) -> Outcome {
     let _chosen = choose(any_engine())?;
     sys::in_child(|| {
@@ -84,7 +85,8 @@ fn files_share_a_worker(context: &Context) -> Outcome {
     })
 }
 
-/// Submits in as many files: all are refused if there may be one thread only, and none if there may be two.
+/// Submits in as many files: all are refused if there may be one thread only, and none if there may
+/// be two.
 fn stays_within(files: Vec<Device>, allowed: usize) -> Outcome {
     let me = std::process::id() as i32;
     let all = files
@@ -123,7 +125,8 @@ fn stays_within(files: Vec<Device>, allowed: usize) -> Outcome {
     Ok(())
 }
 
-/// A process that submits in many files has no more threads than its limits allow: submitting says so.
+/// A process that submits in many files has no more threads than its limits allow: submitting says
+/// so.
 fn workers_count_in_limits(_: &Context) -> Outcome {
     let _chosen = choose(any_engine())?;
     for allowed in [1, 2] {
@@ -148,7 +151,8 @@ fn workers_count_in_limits(_: &Context) -> Outcome {
     Ok(())
 }
 
-/// A file that was passed on is closed at once, though the worker of who submitted through it cannot go on.
+/// A file that was passed on is closed at once, though the worker of who submitted through it
+/// cannot go on.
 fn closing_waits_for_no_stranger(context: &Context) -> Outcome {
     let _chosen = choose(any_engine())?;
     let (ours, theirs) = UnixStream::pair()?;
@@ -253,8 +257,8 @@ fn a_killed_helper_spoils_nothing(context: &Context) -> Outcome {
     Ok(())
 }
 
-/// A worker ends when its process submits nothing more, and another one starts when it does; who inherits the file has
-/// one of its own.
+/// A worker ends when its process submits nothing more, and another one starts when it does; who
+/// inherits the file has one of its own.
 fn an_idle_worker_ends(context: &Context) -> Outcome {
     let _chosen = choose(any_engine())?;
     let me = std::process::id() as i32;

@@ -821,9 +821,10 @@ fn swapped_by_huge_page_collapse(_: &Context) -> Outcome {
     Ok(())
 }
 
-/// A peer that is interrupted while it compares pages does not know whether they have changed: it hears of the signal, not
-/// that they have. The owner's memory is guarded, so that pages are looked up one by one, and announced as changed again
-/// and again (MADV_FREE leaves pinned pages where they are).
+/// A peer that is interrupted while it compares pages does not know whether they have changed: it
+/// hears of the signal, not that they have. The owner's memory is guarded, so that pages are looked
+/// up one by one, and announced as changed again and again (MADV_FREE leaves pinned pages where
+/// they are).
 fn signals_are_no_changes(_: &Context) -> Outcome {
     const PAGES: usize = 2048;
     const CALLS: usize = 4000;

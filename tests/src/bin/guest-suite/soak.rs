@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Everything at once, for as long as one likes: teams whose collectives return early, by every way;
-//! teams whose ranks die; processes that submit, switch and cancel requests until they are killed; and,
-//! with modelled copy engines, faults of these all the while. Not on slow kernels (`--scale`), where a
-//! channel takes a minute to come back.
+//! Everything at once, for as long as one likes: teams whose collectives return early, by every
+//! way; teams whose ranks die; processes that submit, switch and cancel requests until they are
+//! killed; and, with modelled copy engines, faults of these all the while. Not on slow kernels
+//! (`--scale`), where a channel takes a minute to come back.
 
 use std::time::{Duration, Instant};
 

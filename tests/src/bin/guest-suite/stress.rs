@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Random operations of every kind at once. Members of one domain call the ABI with any argument, map each other's
-//! memory, and change their own: other pages, holes in files, memory that moves, pages that userfaultfd or a FUSE
-//! server brings in late, pages on their way to swap. They fork, are interrupted by signals, watch the device by epoll,
-//! and pass each other files of it. All the while processes are killed, the group of processes is short of memory, a CPU
-//! leaves and comes back, and engines lose their driver. No answer is wrong; a report of the kernel, a process that does
-//! not go on or does not die, or a page that stays pinned is.
+//! Random operations of every kind at once. Members of one domain call the ABI with any argument,
+//! map each other's memory, and change their own: other pages, holes in files, memory that moves,
+//! pages that userfaultfd or a FUSE server brings in late, pages on their way to swap. They fork,
+//! are interrupted by signals, watch the device by epoll, and pass each other files of it. All the
+//! while processes are killed, the group of processes is short of memory, a CPU leaves and comes
+//! back, and engines lose their driver. No answer is wrong; a report of the kernel, a process that
+//! does not go on or does not die, or a page that stays pinned is.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -69,7 +70,8 @@ struct Shared<'a> {
     post: &'a Post,
 }
 
-/// Two sockets, where each member leaves files of the device and takes those of others, who may be dead.
+/// Two sockets, where each member leaves files of the device and takes those of others, who may be
+/// dead.
 struct Post(OwnedFd, OwnedFd);
 
 impl Post {
@@ -441,7 +443,8 @@ impl Drop for Group {
     }
 }
 
-/// Disturbances come after some operations of the members, or after this time if something holds them up.
+/// Disturbances come after some operations of the members, or after this time if something holds
+/// them up.
 const MOST_PAUSE: Duration = Duration::from_millis(200);
 
 const CPU: &str = "/sys/devices/system/cpu/cpu1/online";

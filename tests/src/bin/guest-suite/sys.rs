@@ -292,7 +292,8 @@ impl Drop for Map {
 /// Readable and writable.
 pub const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
-/// Fills a piece with pieces of this process's memory, by `process_vm_readv`; returns the bytes read.
+/// Fills a piece with pieces of this process's memory, by `process_vm_readv`; returns the bytes
+/// read.
 pub fn read_memory(pieces: &[Piece], to: &Piece) -> Result<usize, Errno> {
     // SAFETY: `Piece` has the layout of `struct iovec`; the kernel checks every address.
     let read = unsafe {
@@ -580,7 +581,8 @@ impl SharedCounters {
 
     /// Waits until a word is at least `value`.
     pub fn await_at_least(&self, index: usize, value: u64) -> Outcome<u64> {
-        // An emulated kernel that checks everything takes a minute to start two processes beside others.
+        // An emulated kernel that checks everything takes a minute to start two processes beside
+        // others.
         const LIMIT: Duration = Duration::from_secs(300);
         let start = Instant::now();
         loop {

@@ -88,7 +88,8 @@ fn replaced_memory_has_another_number(_: &Context) -> Outcome {
         ("mremap", &|map| {
             let other = Map::filled(PAGE, 3)?;
             let (from, to) = (other.addr() as *mut c_void, map.addr() + 9 * PAGE as u64);
-            // SAFETY: both are maps of this test, to which there is no reference; the page at `to` gives way.
+            // SAFETY: both are maps of this test, to which there is no reference; the page at `to`
+            // gives way.
             let got = unsafe {
                 let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
                 libc::mremap(from, PAGE, PAGE, flags, to as *mut c_void)

@@ -14,15 +14,15 @@ pub fn head(protocol: &str) -> String {
     )
 }
 
-/// The line of a layout (`NAME TAB TYPE`), from what tests/peers/mpi_pingpong.c printed and the statistics. None
-/// where no messages were intercepted.
+/// The line of a layout (`NAME TAB TYPE`), from what tests/peers/mpi_pingpong.c printed and the
+/// statistics. None where no messages were intercepted.
 pub fn line(layout: &str, printed: &str, statistics: &Statistics) -> Option<String> {
     let name = layout.split('\t').next()?;
     times(name, printed.split(',').nth(1)?, statistics)
 }
 
-/// What is printed of a layout whose messages are forwarded: the line of a run in which they had to be intercepted,
-/// marked, or, where that run had none either, that there is none.
+/// What is printed of a layout whose messages are forwarded: the line of a run in which they had to
+/// be intercepted, marked, or, where that run had none either, that there is none.
 pub fn forwarded(layout: &str, forced: Option<String>) -> String {
     match forced {
         Some(line) => format!(

@@ -16,7 +16,8 @@ pub fn segments(said: &str) -> Result<Vec<String>, String> {
     of_types.into_iter().chain(of_first).collect()
 }
 
-/// The lowest medians by type and protocol, from lines as `get: hindexed 100000 pieces: median 1.25 ms, ...`.
+/// The lowest medians by type and protocol, from lines as `get: hindexed 100000 pieces: median 1.25
+/// ms, ...`.
 fn medians(text: &str) -> HashMap<(&str, &str), f64> {
     let mut best = HashMap::new();
     for line in text.lines() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The MPI libraries that `scripts/bench` compares with: where they are, how programs of tests/peers are
-//! compiled for them and how they are started.
+//! The MPI libraries that `scripts/bench` compares with: where they are, how programs of
+//! tests/peers are compiled for them and how they are started.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -79,7 +79,8 @@ impl Library {
         Ok([first?, second?])
     }
 
-    /// The first one that compiles programs on this machine, if there is any; Debian's are not installed for that.
+    /// The first one that compiles programs on this machine, if there is any; Debian's are not
+    /// installed for that.
     pub fn any(root: &Path, origin: Origin) -> Option<Library> {
         let found = Mpi::BOTH.map(|mpi| Library::find(root, origin, mpi).ok());
         found.into_iter().flatten().find(|library| {
@@ -122,9 +123,10 @@ impl Library {
         }
     }
 
-    /// The words that start `ranks` processes, as the library's authors recommend: a core per rank as long as
-    /// there are enough; more ranks than cores are left to the scheduler and yield while they wait (MPICH's
-    /// ch4 device has no such setting and polls). A single process is free to choose its core.
+    /// The words that start `ranks` processes, as the library's authors recommend: a core per rank
+    /// as long as there are enough; more ranks than cores are left to the scheduler and yield while
+    /// they wait (MPICH's ch4 device has no such setting and polls). A single process is free to
+    /// choose its core.
     pub fn launch(&self, ranks: usize) -> Vec<String> {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         // /proc/self belongs to the effective user.
@@ -154,7 +156,8 @@ impl Library {
     }
 }
 
-/// The version in what a launcher says: Open MPI's ends the first line, MPICH's is behind `Version:`.
+/// The version in what a launcher says: Open MPI's ends the first line, MPICH's is behind
+/// `Version:`.
 fn version(mpi: Mpi, said: &str) -> &str {
     let words = match mpi {
         Mpi::OpenMpi => said.lines().next(),
@@ -166,8 +169,8 @@ fn version(mpi: Mpi, said: &str) -> &str {
     last.unwrap_or("of unknown version")
 }
 
-/// Compiles a program of tests/peers and says where it is. It is kept until a source, the compiler or a flag
-/// changes; `kept` is the directory for all of them.
+/// Compiles a program of tests/peers and says where it is. It is kept until a source, the compiler
+/// or a flag changes; `kept` is the directory for all of them.
 pub fn compile(
     root: &Path,
     kept: &Path,

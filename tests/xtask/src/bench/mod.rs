@@ -50,7 +50,8 @@ pub fn run(root: &Path, words: &[&str]) -> ExitCode {
     }
 }
 
-/// Why a benchmark has ended, and the status to end with. Commands that failed have said why themselves.
+/// Why a benchmark has ended, and the status to end with. Commands that failed have said why
+/// themselves.
 struct Failure {
     status: u8,
     why: String,
@@ -238,8 +239,8 @@ impl Bench {
         self.compile(&library.compiler, &name, &format!("{program}.c"), &["-O2"])
     }
 
-    /// Datatypes in GPU memory, with messages where there is an MPI library; then small sizes again where memory that is not
-    /// the kernels' own would be noticed.
+    /// Datatypes in GPU memory, with messages where there is an MPI library; then small sizes again
+    /// where memory that is not the kernels' own would be noticed.
     fn gpu(&self) -> Result<(), Failure> {
         let mut words = Vec::new();
         if self.arguments.value("program").is_some() {
@@ -376,8 +377,8 @@ impl Bench {
         succeed(compare)
     }
 
-    /// Where the time of those who receive goes (the steps of figure 5 of FALCON-X), one run of MPICH for
-    /// each layout.
+    /// Where the time of those who receive goes (the steps of figure 5 of FALCON-X), one run of
+    /// MPICH for each layout.
     fn breakdown(
         &self,
         benchmark: &Benchmark,

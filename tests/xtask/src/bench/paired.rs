@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `scripts/bench mpi --ops ...`: programs of tests/peers that alternate calls which are intercepted and calls of
-//! the MPI library itself inside each launch (tests/peers/mpi_paired.h).
+//! `scripts/bench mpi --ops ...`: programs of tests/peers that alternate calls which are
+//! intercepted and calls of the MPI library itself inside each launch (tests/peers/mpi_paired.h).
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,8 @@ use super::settings::{Settings, positive};
 
 /// The first columns of what the programs print.
 const COLUMNS: &str = "op,bytes,ranks,variant,rounds,verified";
-/// The column that has the name of the MPI library in the results, and is empty in what the programs print.
+/// The column that has the name of the MPI library in the results, and is empty in what the
+/// programs print.
 const VARIANT: usize = 3;
 
 /// What one of the benchmarks does.
@@ -139,8 +140,8 @@ pub struct Breakdown {
 }
 
 impl Benchmark {
-    /// The benchmarks of the operations that --ops names, one after the other; none if `libcopy bench peers` measures
-    /// them. `output` is the directory for files.
+    /// The benchmarks of the operations that --ops names, one after the other; none if `libcopy
+    /// bench peers` measures them. `output` is the directory for files.
     pub fn all(ops: &str, options: &[String], output: &Path) -> Result<Vec<Benchmark>, String> {
         // Operations next to each other that one program measures.
         let mut groups: Vec<(Kind, String)> = Vec::new();

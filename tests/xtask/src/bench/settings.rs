@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The options of the benchmarks that alternate intercepted and plain calls (`scripts/bench mpi --ops ...`).
+//! The options of the benchmarks that alternate intercepted and plain calls (`scripts/bench mpi
+//! --ops ...`).
 
 use std::collections::HashMap;
 

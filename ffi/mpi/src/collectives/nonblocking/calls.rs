@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Nonblocking collectives as C programs call them, in both forms, and what a persistent request starts. What all ranks
-//! find alike decides whether a call is intercepted: the number of bytes, the communicator, and whether its ranks have met.
+//! Nonblocking collectives as C programs call them, in both forms, and what a persistent request
+//! starts. What all ranks find alike decides whether a call is intercepted: the number of bytes,
+//! the communicator, and whether its ranks have met.
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -69,7 +70,8 @@ impl Intercepted {
                     self.started(|| {
                         let mut own = Own::default();
                         let copies_own = buffers(&self, &mut own)?;
-                        // SAFETY: the program has lent the buffers of its request until this start is complete.
+                        // SAFETY: the program has lent the buffers of its request until this start
+                        // is complete.
                         Ok(unsafe { self.operation(own, copies_own, elements.clone()) })
                     })
                 };
@@ -126,7 +128,8 @@ impl Intercepted {
             Ok(Err(code)) => code,
             Err(_) => self.abi.error,
         };
-        // The others count this operation, and wait for us in it; what nobody has begun the library does.
+        // The others count this operation, and wait for us in it; what nobody has begun the library
+        // does.
         self.members.group.table.close();
         self.members
             .group
@@ -211,7 +214,8 @@ fn at_root(at: Option<Option<*const c_void>>) -> Option<Option<*const c_void>> {
 }
 
 /// How our own part is sent or received, `None` if it stays where it is, since it is there already:
-/// `part` is where it is in the buffer for all ranks, if we have that. Nothing if the library refuses it.
+/// `part` is where it is in the buffer for all ranks, if we have that. Nothing if the library
+/// refuses it.
 fn own_part<K, N: Count>(
     abi: &Abi,
     about: About,
@@ -510,7 +514,8 @@ pub unsafe fn alltoall<N: Count + 'static>(
     }))
 }
 
-/// `MPI_Ireduce`, `MPI_Reduce_init`, and `MPI_Iallreduce`, `MPI_Allreduce_init`, whose result everybody gets.
+/// `MPI_Ireduce`, `MPI_Reduce_init`, and `MPI_Iallreduce`, `MPI_Allreduce_init`, whose result
+/// everybody gets.
 pub unsafe fn reduce<N: Count + 'static>(
     about: About,
     send: *const c_void,
@@ -559,8 +564,8 @@ fn for_all(function: Function) -> bool {
     matches!(function, Function::Iallreduce | Function::AllreduceInit)
 }
 
-/// Exports both forms of a function. What is small goes to the library at once. Last come the method of
-/// [`gpu::Collective`] for buffers in device memory, and its arguments.
+/// Exports both forms of a function. What is small goes to the library at once. Last come the
+/// method of [`gpu::Collective`] for buffers in device memory, and its arguments.
 macro_rules! exports {
     ($($name:ident, $large:ident = $pass:ident, $small:expr, $intercept:expr, $arguments:tt,
        $body:ident $gpu:tt;)*) => { $(
@@ -590,7 +595,7 @@ fn about(function: Function, root: c_int, comm: Word, request: *mut c_void) -> A
     }
 }
 
-/// The same of a function that has made a persistent request.
+/// What a call is, besides its buffers, that has made the persistent request `handle`.
 pub fn about_init(function: Function, root: c_int, comm: Word, handle: Word) -> About {
     About {
         function,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Whether nonblocking collectives are intercepted, and where the ranks of a communicator meet for them.
+//! Whether nonblocking collectives are intercepted, and where the ranks of a communicator meet for
+//! them.
 
 use std::sync::Arc;
 
@@ -18,13 +19,14 @@ pub fn is_allowed() -> bool {
     bootstrap::world().is_some_and(|world| world.has(feature::NONBLOCKING))
 }
 
-/// Whether this rank wants them: not with `LIBCOPY_MPI_NONBLOCKING=0`, for tools that wait for requests past us.
+/// Whether this rank wants them: not with `LIBCOPY_MPI_NONBLOCKING=0`, for tools that wait for
+/// requests past us.
 pub fn is_wanted_here() -> bool {
     config::MPI_NONBLOCKING.is_on(true)
 }
 
-/// In a blocking collective, before anything else: the ranks meet, if they are to. All ranks have called
-/// the same on this communicator before, so all find the same.
+/// In a blocking collective, before anything else: the ranks meet, if they are to. All ranks have
+/// called the same on this communicator before, so all find the same.
 #[cold]
 pub fn meet(abi: &'static Abi, comm: Word) {
     if let Ok(known) = communicator::of(abi, comm) {
@@ -32,7 +34,7 @@ pub fn meet(abi: &'static Abi, comm: Word) {
     }
 }
 
-/// The same in a call that may wait for other ranks, whether they are to meet or not.
+/// In a call that may wait for other ranks: the ranks meet, whether they are to or not.
 pub fn meet_now<'a>(
     abi: &'static Abi,
     comm: Word,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Nonblocking collectives: `docs/design/nonblocking.md` says how they get on, and why nobody waits for a rank
-//! that is elsewhere.
+//! Nonblocking collectives: `docs/design/nonblocking.md` says how they get on, and why nobody waits
+//! for a rank that is elsewhere.
 
 pub mod calls;
 pub mod meet;

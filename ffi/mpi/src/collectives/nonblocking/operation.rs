@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! A nonblocking collective of the program's: its buffers, and what the MPI library hears of its end.
+//! A nonblocking collective of the program's: its buffers, and what the MPI library hears of its
+//! end.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -186,7 +187,8 @@ impl Operation {
         };
     }
 
-    /// Goes on with it, as far as about `budget` bytes, `usize::MAX` if somebody waits for it; returns whether anything was moved.
+    /// Goes on with it, as far as about `budget` bytes, `usize::MAX` if somebody waits for it;
+    /// returns whether anything was moved.
     pub fn advance(&mut self, abi: &Abi, budget: usize) -> bool {
         let moved = self.copies.advance(budget);
         self.tell(abi);

@@ -2,10 +2,11 @@
 
 //! Persistent collectives (MPI 4.1, section 6.13): what their requests start.
 //!
-//! The program has the library's own persistent request. Each start of it is either the library's, or a nonblocking
-//! collective of ours; then the library's request stays inactive, and is only what the program holds. The starts of one
-//! request come one after the other on each rank, but in any order with those of other requests, so each request has a
-//! group of its own, in which they are counted.
+//! The program has the library's own persistent request. Each start of it is either the library's,
+//! or a nonblocking collective of ours; then the library's request stays inactive, and is only what
+//! the program holds. The starts of one request come one after the other on each rank, but in any
+//! order with those of other requests, so each request has a group of its own, in which they are
+//! counted.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -37,8 +38,8 @@ struct Plan {
     begin: Box<Begin>,
 }
 
-// SAFETY: the addresses in it are the program's, which has lent them until the request is freed, whichever of its threads
-// starts it.
+// SAFETY: the addresses in it are the program's, which has lent them until the request is freed,
+// whichever of its threads starts it.
 unsafe impl Send for Plan {}
 // SAFETY: as above; nothing in it changes.
 unsafe impl Sync for Plan {}
@@ -52,8 +53,8 @@ pub fn any() -> bool {
     KNOWN.load(Ordering::Relaxed) != 0
 }
 
-/// Has the starts of a request be ours: `function` with `bytes` bytes, in a group of its own; `sharing` persistent
-/// requests share what trials may cost, unless the order is fixed.
+/// Has the starts of a request be ours: `function` with `bytes` bytes, in a group of its own;
+/// `sharing` persistent requests share what trials may cost, unless the order is fixed.
 pub(super) fn keep(
     handle: Word,
     members: Arc<NonblockingGroup>,

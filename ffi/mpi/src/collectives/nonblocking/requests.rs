@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! The requests of collectives that are under way. To the MPI library they are generalized requests
-//! (MPI 4.1, section 13.2), which it is told to complete when ours is over; so its own functions free
-//! them, write statuses and choose among requests of all kinds. Ours only see to it that what somebody
-//! asks for gets on before.
+//! (MPI 4.1, section 13.2), which it is told to complete when ours is over; so its own functions
+//! free them, write statuses and choose among requests of all kinds. Ours only see to it that what
+//! somebody asks for gets on before.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
@@ -104,8 +104,8 @@ pub unsafe fn start(
     0
 }
 
-/// Goes on with all that are under way, and tells the library of those that are over; returns whether
-/// anything got on.
+/// Goes on with all that are under way, and tells the library of those that are over; returns
+/// whether anything got on.
 fn advance(abi: &Abi, budget: usize) -> bool {
     let (mut moved, mut failed) = (false, None);
     let mut entries = lock(&ENTRIES);
@@ -133,8 +133,8 @@ fn advance(abi: &Abi, budget: usize) -> bool {
     moved
 }
 
-/// How long to wait before the processor is given away, where there is one for each rank: others that
-/// gets it keeps it for longer than most pieces take.
+/// How long to wait before the processor is given away, where there is one for each rank: others
+/// that gets it keeps it for longer than most pieces take.
 const SPIN: Duration = Duration::from_micros(200);
 /// How often to look who lives.
 const LOOK: Duration = Duration::from_millis(100);
@@ -213,8 +213,9 @@ pub unsafe fn before_waiting(abi: &Abi, count: c_int, requests: *const c_void) {
     }
 }
 
-/// In place of a function that waits for some of these, if any of them is under way here: `ask` is the
-/// function that does not wait, and returns its code, and whether it has found what is waited for.
+/// In place of a function that waits for some of these, if any of them is under way here: `ask` is
+/// the function that does not wait, and returns its code, and whether it has found what is waited
+/// for.
 ///
 /// # Safety
 ///

@@ -203,7 +203,8 @@ pub enum Arrays {
     PerPeer,
     /// One element for each neighbour that is sent to or received from.
     PerNeighbour,
-    /// One for each rank that is received from, and for each that is sent to, unless this send buffer is the other one.
+    /// One for each rank that is received from, and for each that is sent to, unless this send
+    /// buffer is the other one.
     Exchange(*const c_void),
     /// One for each rank of the caller's group.
     PerRank,

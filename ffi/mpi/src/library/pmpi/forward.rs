@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Calls of the program that are forwarded: to a tool between us and the MPI library where there is one.
+//! Calls of the program that are forwarded: to a tool between us and the MPI library where there is
+//! one.
 
 use std::ffi::{c_int, c_void};
 

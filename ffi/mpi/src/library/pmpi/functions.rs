@@ -8,8 +8,9 @@ use crate::library::abi::{Word, function};
 use crate::library::count::Large;
 
 /// Declares functions that are called through the library's address. One that is missing answers
-/// with an error code that no library uses for success. With a module's name in front, that module has
-/// the same functions for calls of the program that are forwarded, which a tool may stand in front of.
+/// with an error code that no library uses for success. With a module's name in front, that module
+/// has the same functions for calls of the program that are forwarded, which a tool may stand in
+/// front of.
 macro_rules! functions {
     (mod $module:ident: $($all:tt)*) => {
         functions!(@with address known_address; $($all)*);
@@ -34,7 +35,8 @@ macro_rules! functions {
             pub unsafe fn $rust($($argument: $kind),*) -> c_int {
                 function!(FUNCTION = $name);
                 type Call = unsafe extern "C" fn($($kind),*) -> c_int;
-                /// The same where the function has not been looked for. Elsewhere, so that there is but a jump.
+                /// The same where the function has not been looked for. Elsewhere, so that there is
+                /// but a jump.
                 #[cold]
                 #[inline(never)]
                 #[allow(clippy::too_many_arguments)]
@@ -443,8 +445,9 @@ pub unsafe fn type_combiner(datatype: Word, combiner: *mut c_int) -> c_int {
     }
 }
 
-/// `MPI_Type_get_envelope_c`, or `MPI_Type_get_envelope` of a library without large counts. A library that has them
-/// refuses to describe types that were made with them in `int`s; MPICH calls the error handler, which ends the program.
+/// `MPI_Type_get_envelope_c`, or `MPI_Type_get_envelope` of a library without large counts. A
+/// library that has them refuses to describe types that were made with them in `int`s; MPICH calls
+/// the error handler, which ends the program.
 ///
 /// # Safety
 ///
@@ -477,7 +480,8 @@ pub unsafe fn type_envelope(datatype: Word, envelope: &mut Envelope) -> c_int {
                 *mut Large,
                 *mut c_int,
             ) -> c_int;
-            // SAFETY: the MPI library's function of this name has this type; writable outputs; the caller's promise.
+            // SAFETY: the MPI library's function of this name has this type; writable outputs; the
+            // caller's promise.
             unsafe {
                 let call: Call = std::mem::transmute(address);
                 call(datatype, integers, addresses, large, types, combiner)
@@ -486,8 +490,8 @@ pub unsafe fn type_envelope(datatype: Word, envelope: &mut Envelope) -> c_int {
     }
 }
 
-/// The arguments that a datatype was made with: `MPI_Type_get_contents_c` if there are large counts among them, else
-/// `MPI_Type_get_contents`. Types are an array of handles.
+/// The arguments that a datatype was made with: `MPI_Type_get_contents_c` if there are large counts
+/// among them, else `MPI_Type_get_contents`. Types are an array of handles.
 ///
 /// # Safety
 ///

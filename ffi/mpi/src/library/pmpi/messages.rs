@@ -22,8 +22,9 @@ pub unsafe fn start(request: *mut c_void) -> c_int {
     }
 }
 
-/// Declares functions in both their forms; where a library has no form for large counts, the other one does
-/// what it can. `or` gives the name that a function had in a library before it was in the standard.
+/// Declares functions in both their forms; where a library has no form for large counts, the other
+/// one does what it can. `or` gives the name that a function had in a library before it was in the
+/// standard.
 macro_rules! messages {
     (mod $module:ident: $($all:tt)*) => {
         messages!(@with address if_any known_address; $($all)*);

@@ -212,7 +212,8 @@ pub unsafe fn unpack_external_any<N: Count>(
     }
 }
 
-/// Has the error handler of `MPI_COMM_WORLD` hear of a call without a communicator that nobody can do.
+/// Has the error handler of `MPI_COMM_WORLD` hear of a call without a communicator that nobody can
+/// do.
 #[cold]
 fn refuse_anywhere(why: &str) -> c_int {
     match abi::get() {

@@ -18,8 +18,8 @@ use crate::messages::incoming::raise;
 use crate::messages::requests::entry::{Entry, State, Work, quietly, reported};
 use crate::messages::requests::table::{KNOWN, TABLE, Unfetched, any, find, forget, insert};
 
-/// The end of a request that the library has completed, with this code and status; the code for the program. A panic of
-/// ours becomes an error of the MPI library's.
+/// The end of a request that the library has completed, with this code and status; the code for the
+/// program. A panic of ours becomes an error of the MPI library's.
 ///
 /// # Safety
 ///
@@ -111,8 +111,8 @@ impl<'a> Batch<'a> {
         (0..self.entries.len()).any(is_other)
     }
 
-    /// Whether the request at an index is ready, as far as we know: the library is not asked about others.
-    /// Inactive ones are.
+    /// Whether the request at an index is ready, as far as we know: the library is not asked about
+    /// others. Inactive ones are.
     pub(super) fn is_ready(&self, index: usize) -> bool {
         self.entries[index].as_ref().is_none_or(|entry| {
             let mut state = lock(&entry.state);
@@ -120,8 +120,8 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// Completes one request if that is possible now: `None` if not, otherwise whether it was active,
-    /// and the code.
+    /// Completes one request if that is possible now: `None` if not, otherwise whether it was
+    /// active, and the code.
     ///
     /// # Safety
     ///
@@ -222,8 +222,9 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Puts null requests in the place of those whose starts are collectives of ours: the library has not started these, and
-    /// MPICH 4.0 never completes a persistent collective that is inactive. Returns what was there.
+    /// Puts null requests in the place of those whose starts are collectives of ours: the library
+    /// has not started these, and MPICH 4.0 never completes a persistent collective that is
+    /// inactive. Returns what was there.
     fn hide_collectives(&self, ours: &[Option<&Arc<Entry>>]) -> Vec<(usize, Word)> {
         let is_collective = |entry: &Option<&Arc<Entry>>| {
             entry.is_some_and(|entry| matches!(lock(&entry.state).work, Work::Collective(_)))
@@ -248,8 +249,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Completes all, which are ready but for those we do not know; `complete` is the library's function,
-    /// with its code and whether they are complete. `None` if they are not.
+    /// Completes all, which are ready but for those we do not know; `complete` is the library's
+    /// function, with its code and whether they are complete. `None` if they are not.
     ///
     /// # Safety
     ///
@@ -374,7 +375,8 @@ impl Owner {
     }
 }
 
-/// After the library has completed a request in the program's variable: Open MPI frees a persistent one that has failed.
+/// After the library has completed a request in the program's variable: Open MPI frees a persistent
+/// one that has failed.
 pub(super) fn forget_freed(
     world: &World,
     entry: &Entry,
@@ -442,8 +444,8 @@ pub(super) fn is_alone(state: &State) -> bool {
     receives && KNOWN.load(Ordering::Relaxed) == 1 && p2p::is_quiet()
 }
 
-/// After the library has waited for a receive, with this code: corrects the status; an error that the library has not
-/// reported, or 0.
+/// After the library has waited for a receive, with this code: corrects the status; an error that
+/// the library has not reported, or 0.
 pub(super) fn conclude(world: &World, state: &State, status: Status, code: c_int) -> c_int {
     match &state.work {
         Work::Receive(arrival) => arrival.conclude(world, status, code),

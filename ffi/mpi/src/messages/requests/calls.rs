@@ -42,7 +42,7 @@ pub unsafe fn wait(world: &World, request: *mut c_void, status: *mut c_void) -> 
     waited
 }
 
-/// The same for a request of our own, known or not, that stands for a blocking call.
+/// Waits for a request of our own, known or not, that stands for a blocking call.
 pub unsafe fn wait_own(
     world: &World,
     request: *mut c_void,
@@ -101,9 +101,10 @@ unsafe fn wait_as(
     Some(unsafe { finish(world, entry, request, status, owner) })
 }
 
-/// `MPI_Test` where the library may be asked first: without another function between the program's call and the
-/// library's, since programs call this again and again while they wait, and the library gives up the processor in it;
-/// coming back, each return is predicted wrong. Nothing here panics.
+/// `MPI_Test` where the library may be asked first: without another function between the program's
+/// call and the library's, since programs call this again and again while they wait, and the
+/// library gives up the processor in it; coming back, each return is predicted wrong. Nothing here
+/// panics.
 #[inline(always)]
 pub unsafe fn test_at_once(
     request: *mut c_void,
@@ -163,8 +164,8 @@ pub unsafe fn test(
     }
 }
 
-/// Requests of an array that are waited for. If we know none of them, the library waits, which lets no messages of ours get
-/// on.
+/// Requests of an array that are waited for. If we know none of them, the library waits, which lets
+/// no messages of ours get on.
 unsafe fn batch_to_wait_for(
     world: &World,
     count: c_int,
@@ -302,7 +303,8 @@ pub unsafe fn testany_at_once(
     Some(unsafe { testany_of_some(world, (count, requests), (index, flag), status) })
 }
 
-/// `MPI_Testany` of one request, as the library is asked first: programs poll with it as with `MPI_Test`.
+/// `MPI_Testany` of one request, as the library is asked first: programs poll with it as with
+/// `MPI_Test`.
 #[inline(always)]
 unsafe fn testany_of_one(
     world: &World,
@@ -525,8 +527,8 @@ pub unsafe fn get_status(
     }
 }
 
-/// `MPI_Request_get_status` of one request of an array. Those that we do not know the library is asked
-/// about.
+/// `MPI_Request_get_status` of one request of an array. Those that we do not know the library is
+/// asked about.
 unsafe fn look(batch: &Batch<'_>, index: usize, status: *mut c_void) -> Look {
     if batch.entries[index].is_some() {
         let mut flag = 0;

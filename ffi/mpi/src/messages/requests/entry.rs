@@ -28,8 +28,8 @@ pub enum Work {
     Receive(Arrival),
     /// Sends a header on a communicator, with a request that has to be freed.
     Send(Shared, Word),
-    /// Sends with every start, in a class of messages; the message that is under way, and the library's request for its
-    /// header. The program's own request is not started then.
+    /// Sends with every start, in a class of messages; the message that is under way, and the
+    /// library's request for its header. The program's own request is not started then.
     Start(Plan, Option<&'static Class>, Option<(Shared, Word)>),
     /// Sends packed bytes on a communicator.
     Packed { _bytes: Memory, comm: Word },
@@ -57,8 +57,8 @@ pub(super) struct State {
     /// Started, if it is a persistent one.
     pub(super) active: bool,
     pub(super) ready: bool,
-    /// What the library said when it was asked, its code and its status. MPICH 5.0 says it once of a
-    /// persistent request, which is inactive afterwards.
+    /// What the library said when it was asked, its code and its status. MPICH 5.0 says it once of
+    /// a persistent request, which is inactive afterwards.
     pub(super) seen: Option<(c_int, Room)>,
     /// Data that a device copies for a receive that the library has completed.
     pub(super) copied: Option<Copied>,
@@ -107,15 +107,16 @@ pub(super) fn reported(world: &World, comm: Option<Word>, error: c_int, code: c_
     raise(comm.unwrap_or(world.abi.world), error)
 }
 
-/// Whether the library has completed a request, and with which code; its status is written. One that was
-/// completed with an error is complete, too: the call that finishes it returns that error.
+/// Whether the library has completed a request, and with which code; its status is written. One
+/// that was completed with an error is complete, too: the call that finishes it returns that error.
 pub(super) fn completed(world: &World, handle: Word, status: &mut Room) -> Option<c_int> {
     let mut flag = 0;
     let mut ask = || {
         // SAFETY: a request that is not freed; writable outputs.
         unsafe { pmpi::request_get_status(handle, &mut flag, status.pointer()) }
     };
-    // MPICH has the error handler of MPI_COMM_WORLD hear of it here, too, whatever the request's is.
+    // MPICH has the error handler of MPI_COMM_WORLD hear of it here, too, whatever the request's
+    // is.
     let answer = if world.abi.is_open_mpi() {
         ask()
     } else {
@@ -125,8 +126,8 @@ pub(super) fn completed(world: &World, handle: Word, status: &mut Room) -> Optio
     (answer != 0 || flag != 0).then_some(answer)
 }
 
-/// Does `work` while errors on `MPI_COMM_WORLD` are returned. Only where no other thread is calling the
-/// library.
+/// Does `work` while errors on `MPI_COMM_WORLD` are returned. Only where no other thread is calling
+/// the library.
 pub(super) fn quietly(world: &World, work: impl FnOnce() -> c_int) -> c_int {
     let mut before: Word = 0;
     let variable = (&raw mut before).cast();
@@ -177,8 +178,8 @@ impl End {
         code
     }
 
-    /// Corrects the status of a request that was completed with `code`; an error that the library has not
-    /// reported, or 0.
+    /// Corrects the status of a request that was completed with `code`; an error that the library
+    /// has not reported, or 0.
     pub(super) fn error_of(
         mut self,
         world: &World,
@@ -250,7 +251,8 @@ impl State {
         true
     }
 
-    /// Moves the data of a receive that the library has completed with this status and code, or has a device begin to.
+    /// Moves the data of a receive that the library has completed with this status and code, or has
+    /// a device begin to.
     fn arrive(&mut self, world: &World, status: Status, code: c_int) {
         let Work::Receive(arrival) = &self.work else {
             return;
@@ -262,7 +264,8 @@ impl State {
         }
     }
 
-    /// The same, waiting until they are there.
+    /// Moves the data of a receive that the library has completed with this status and code, and
+    /// waits until it is there.
     pub(super) fn arrive_wholly(&mut self, world: &World, status: Status, code: c_int) {
         self.arrive(world, status, code);
         world.attend_until(|| self.is_copied(world).then_some(()));
@@ -330,7 +333,8 @@ pub(super) fn outcome(world: &World, shared: &Shared) -> c_int {
     waiting::outcome(world, &lock(shared)).err().unwrap_or(0)
 }
 
-/// Goes on with a message that is sent, and with the library's request for its header; returns whether both are complete.
+/// Goes on with a message that is sent, and with the library's request for its header; returns
+/// whether both are complete.
 fn is_sent(world: &World, shared: &Shared, header: Word) -> bool {
     let is_over = push(world, shared);
     // What only its receiver can go on with waits for the header: the library may have that still.

@@ -3,9 +3,9 @@
 //! Requests that may turn out to stand for more than the MPI library knows, and the functions that
 //! complete requests.
 //!
-//! A request that we know is *ready* when the library has completed it and its data have moved. Only
-//! then the library's own function is called, which returns at once, frees the handle and writes
-//! the status.
+//! A request that we know is *ready* when the library has completed it and its data have moved.
+//! Only then the library's own function is called, which returns at once, frees the handle and
+//! writes the status.
 
 pub mod batch;
 pub mod calls;

@@ -21,8 +21,8 @@ use crate::messages::requests::table::{KNOWN, OTHERS, TABLE, any, forget};
 /// Requests that are under way and that the program has freed: nobody will ask for them.
 pub(super) static ORPHANS: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether requests are under way that nobody will ask for. Then every call that lets the MPI library get on
-/// ends with [`settle_orphans`].
+/// Whether requests are under way that nobody will ask for. Then every call that lets the MPI
+/// library get on ends with [`settle_orphans`].
 #[inline(always)]
 pub fn has_orphans() -> bool {
     ORPHANS.load(Ordering::Relaxed) != 0
@@ -52,8 +52,8 @@ pub fn register() {
     processes::register(settle);
 }
 
-/// Waits for what devices copy, all of it at the same time: senders wait for that, and the program may not come back
-/// soon. Whether there was any.
+/// Waits for what devices copy, all of it at the same time: senders wait for that, and the program
+/// may not come back soon. Whether there was any.
 pub(super) fn finish_copies(world: &World) -> bool {
     let (mut pause, mut were_any) = (Pause::new(), false);
     while is_any_copied() {

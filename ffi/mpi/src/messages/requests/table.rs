@@ -68,7 +68,8 @@ pub fn remember(world: &World, request: *const c_void, work: Work, persistent: b
     remember_watched(world, request, work, persistent, None);
 }
 
-/// Makes a receive known that the call which made it waits for, so that it is fetched as soon as it has come.
+/// Makes a receive known that the call which made it waits for, so that it is fetched as soon as it
+/// has come.
 pub fn remember_own(world: &World, request: *const c_void, arrival: Arrival) {
     let entry = Entry {
         receives: false,
@@ -181,8 +182,8 @@ fn count_receive(change: impl FnOnce(&AtomicU32) -> u32) {
     }
 }
 
-/// For as long as it lives, senders see one more request that receives: while the MPI library is in a call that may match
-/// a message, and does not return before something else has happened.
+/// For as long as it lives, senders see one more request that receives: while the MPI library is in
+/// a call that may match a message, and does not return before something else has happened.
 pub struct Unfetched(());
 
 impl Unfetched {
@@ -222,9 +223,9 @@ pub(super) fn forget(handle: Word) {
     }
 }
 
-/// Whether the library may be asked to complete any request before we look at it: what we know are receives
-/// only, which are complete in the library before anything of ours happens to them, and no other thread can
-/// get the handle of one that is complete before we have forgotten it.
+/// Whether the library may be asked to complete any request before we look at it: what we know are
+/// receives only, which are complete in the library before anything of ours happens to them, and no
+/// other thread can get the handle of one that is complete before we have forgotten it.
 pub(super) fn library_first(world: &World) -> bool {
     OTHERS.load(Ordering::Relaxed) == 0 && p2p::is_quiet() && !probes::has_threads(world)
 }

@@ -52,7 +52,8 @@ pub struct GpuArgs {
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
 
-    /// Draw the results: FILE with the endings .png and .svg; and how many times as fast as others, FILE-gains
+    /// Draw the results: FILE with the endings .png and .svg; and how many times as fast as others,
+    /// FILE-gains
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 

@@ -25,9 +25,9 @@ struct Variant {
     is_bulk: bool,
 }
 
-/// E7: a product of matrices alone, and with packing on other streams all the while: by copy units and by threads of few
-/// multiprocessors, and by threads of all. `median_us` of a row `gemm` is the product's time, `bound_us` its time alone:
-/// their ratio is the slow-down.
+/// E7: a product of matrices alone, and with packing on other streams all the while: by copy units
+/// and by threads of few multiprocessors, and by threads of all. `median_us` of a row `gemm` is the
+/// product's time, `bound_us` its time alone: their ratio is the slow-down.
 pub fn e7(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
     let edge: u64 = setup.sized(4096, 64);
     let bytes: u64 = setup.sized(64 << 20, 64 << 10);
@@ -108,8 +108,8 @@ pub fn e7(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The times of the product of matrices from when it was submitted, and of packs meanwhile: each from when it was submitted, or
-/// from when the one before it was done, if that was later.
+/// The times of the product of matrices from when it was submitted, and of packs meanwhile: each
+/// from when it was submitted, or from when the one before it was done, if that was later.
 fn beside(
     setup: &Setup,
     gemm: &Gemm,
@@ -128,7 +128,8 @@ fn beside(
                 return Ok(None);
             };
             let (from, to) = (typed.buffer.address(), packed.address());
-            // SAFETY: the buffers were made for the layout. All packs write the same bytes to the same place.
+            // SAFETY: the buffers were made for the layout. All packs write the same bytes to the
+            // same place.
             let pending =
                 unsafe { start_pack(setup.driver, &typed.gpu, from, 0..typed.size(), to) }?;
             Ok(Some((pending, Instant::now())))
@@ -174,7 +175,8 @@ fn beside(
 
 /// Two matrices of small integers, and their product, as bytes.
 fn matrices(edge: usize) -> (Vec<u8>, Vec<u8>) {
-    // The rows of the first factor and the columns of the second one repeat, so that few sums have to be made.
+    // The rows of the first factor and the columns of the second one repeat, so that few sums have
+    // to be made.
     const PERIOD: usize = 8;
     let left = |row: usize, k: usize| ((row % PERIOD * 5 + k * 3) % 7) as f32 - 3.0;
     let right = |k: usize, column: usize| ((column % PERIOD * 2 + k) % 5) as f32 - 2.0;

@@ -85,8 +85,8 @@ fn unpack_cell(
     Ok(())
 }
 
-/// E2: one `MPI_Pack` of 1 KiB to 4 MiB (TEMPI), blocks every 512 bytes, by constructor and count, beside TEMPI's and
-/// yaksa's mappings of bytes to threads and a copy per block.
+/// E2: one `MPI_Pack` of 1 KiB to 4 MiB (TEMPI), blocks every 512 bytes, by constructor and count,
+/// beside TEMPI's and yaksa's mappings of bytes to threads and a copy per block.
 pub fn e2(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
     let sizes: &[u64] = setup.sized(&[1 << 10, 1 << 20, 4 << 20], &[1 << 10, 4 << 10]);
     for &bytes in sizes {
@@ -150,7 +150,8 @@ pub fn e2(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Packing with the baseline kernels: the types of E2 consist of bytes, which are the elements of yaksa's mapping.
+/// Packing with the baseline kernels: the types of E2 consist of bytes, which are the elements of
+/// yaksa's mapping.
 fn mapping_cells(
     setup: &Setup,
     sheet: &mut Sheet<'_>,
@@ -177,7 +178,8 @@ fn mapping_cells(
     Ok(())
 }
 
-/// Packing with a copy per block, as many MPI libraries do, each in a call of its own, and all in one call.
+/// Packing with a copy per block, as many MPI libraries do, each in a call of its own, and all in
+/// one call.
 fn per_block(
     setup: &Setup,
     sheet: &mut Sheet<'_>,
@@ -317,7 +319,8 @@ pub fn e3(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
     Ok(())
 }
 
-/// E5: from layout to layout out of another process's memory: one kernel, a copy per block, a copy per plane.
+/// E5: from layout to layout out of another process's memory: one kernel, a copy per block, a copy
+/// per plane.
 pub fn e5(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
     let mut owner = Owner::start(setup.device.ordinal as usize)?;
     for case in layouts::cases() {
@@ -390,7 +393,8 @@ pub fn e5(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
     Ok(())
 }
 
-/// E6: one-shot, packed straight into pinned host memory, beside a copy of as many contiguous bytes.
+/// E6: one-shot, packed straight into pinned host memory, beside a copy of as many contiguous
+/// bytes.
 pub fn e6(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
     let bytes: u64 = setup.sized(16 << 20, 16 << 10);
     let pinned = Buffer::pinned(setup.driver, &setup.near, bytes as usize)?;

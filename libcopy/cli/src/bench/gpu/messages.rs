@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! E4, messages of an MPI program by each method, and E8, which share of the time moves data, and a stencil.
+//! E4, messages of an MPI program by each method, and E8, which share of the time moves data, and a
+//! stencil.
 
 use anyhow::{Context, Result};
 use libcopy::datatype::{Datatype, Named};
@@ -41,8 +42,9 @@ fn budget(setup: &Setup) -> String {
     setup.sized("100", "1").to_owned()
 }
 
-/// E4: messages between two processes, of 1 KiB to 4 MiB in blocks every 512 bytes (TEMPI), by the method that the model
-/// chooses and by each one. A method that is not possible here is one that the library puts another one in the place of.
+/// E4: messages between two processes, of 1 KiB to 4 MiB in blocks every 512 bytes (TEMPI), by the
+/// method that the model chooses and by each one. A method that is not possible here is one that
+/// the library puts another one in the place of.
 pub fn e4(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
     let Some(program) = program(setup, sheet, "E4") else {
         return Ok(());
@@ -81,7 +83,8 @@ fn touched(bytes: u64, block: u64) -> u64 {
     bytes / block * block.next_multiple_of(32)
 }
 
-/// How good the choice was, and where one-shot is the best of the three methods of TEMPI, and where not.
+/// How good the choice was, and where one-shot is the best of the three methods of TEMPI, and where
+/// not.
 fn judged(found: &[(&str, Vec<Line>)]) -> Vec<String> {
     let Some((_, chosen)) = found.iter().find(|(method, _)| *method == "auto") else {
         return Vec::new();
@@ -125,9 +128,9 @@ fn judged(found: &[(&str, Vec<Line>)]) -> Vec<String> {
     ]
 }
 
-/// E8: which share of a message's time moves data (FALCON-X, figure 1b), and steps of a stencil (figure 15). In the rows
-/// `breakdown` `bound_us` is the mean time of copies from layout to layout that are under way together, so that their start
-/// and end are hidden: `of bound` is the share.
+/// E8: which share of a message's time moves data (FALCON-X, figure 1b), and steps of a stencil
+/// (figure 15). In the rows `breakdown` `bound_us` is the mean time of copies from layout to layout
+/// that are under way together, so that their start and end are hidden: `of bound` is the share.
 pub fn e8(setup: &Setup, sheet: &mut Sheet<'_>) -> Result<()> {
     let bytes: u64 = setup.sized(4 << 20, 16 << 10);
     for block in [8_u64, 64, 256] {
@@ -177,7 +180,8 @@ fn breakdown(setup: &Setup, sheet: &mut Sheet<'_>, bytes: u64, block: u64) -> Re
     let together = setup.time(|| {
         let mut under_way = Vec::new();
         for _ in 0..UNDER_WAY {
-            // SAFETY: the buffers were made for the layout; all copies write the same bytes to the same place.
+            // SAFETY: the buffers were made for the layout; all copies write the same bytes to the
+            // same place.
             under_way.push(unsafe { start_copy_layout(setup.driver, gpu, to, gpu, from) }?);
         }
         for mut copy in under_way {

@@ -2,8 +2,9 @@
 
 //! `libcopy bench gpu`: the experiments on datatypes in GPU memory (papers 004 and 000, section 5).
 //!
-//! A bound is (packed bytes + touched 32-byte sectors) divided by the rate at which this GPU copies within its memory,
-//! measured at the start. With the stand-in driver of the tests everything runs, and the times say nothing about GPUs.
+//! A bound is (packed bytes + touched 32-byte sectors) divided by the rate at which this GPU copies
+//! within its memory, measured at the start. With the stand-in driver of the tests everything runs,
+//! and the times say nothing about GPUs.
 
 mod cell;
 mod command;

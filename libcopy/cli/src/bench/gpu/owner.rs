@@ -20,7 +20,8 @@ pub struct OwnerArgs {
     device: usize,
 }
 
-/// Does what standard input says: `probe` and `alloc BYTES` are answered with bytes in hexadecimal, errors with `error`.
+/// Does what standard input says: `probe` and `alloc BYTES` are answered with bytes in hexadecimal,
+/// errors with `error`.
 pub fn serve(args: &OwnerArgs) -> Result<()> {
     let driver = Driver::load()?;
     let devices = Device::all(driver)?;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The MPI program behind E4 and E8 (`tests/peers/mpi_gpu.c`), which `scripts/bench gpu` compiles and names.
+//! The MPI program behind E4 and E8 (`tests/peers/mpi_gpu.c`), which `scripts/bench gpu` compiles
+//! and names.
 
 use std::process::{Command, Stdio};
 use std::str::FromStr;

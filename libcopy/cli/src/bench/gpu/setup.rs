@@ -77,8 +77,8 @@ impl Setup {
         if self.is_small { small } else { full }
     }
 
-    /// Runs something until its share of the time is over: once before, then three to a hundred times, or once if that
-    /// took long.
+    /// Runs something until its share of the time is over: once before, then three to a hundred
+    /// times, or once if that took long.
     pub fn time(&self, mut run: impl FnMut() -> Result<()>) -> Result<Spread> {
         let begin = Instant::now();
         run()?;
@@ -212,8 +212,8 @@ impl Sheet<'_> {
         }
     }
 
-    /// A layout that was packed or unpacked by a method within the GPU's memory: its bound is that of the packed bytes and of the
-    /// touched sectors.
+    /// A layout that was packed or unpacked by a method within the GPU's memory: its bound is that
+    /// of the packed bytes and of the touched sectors.
     pub fn add_packing(
         &mut self,
         setup: &Setup,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What belongs to all experiments: buffers, the regions over them, the check of every byte, and what the
-//! module has counted.
+//! What belongs to all experiments: buffers, the regions over them, the check of every byte, and
+//! what the module has counted.
 
 use crate::bench::buffer::Skewed;
 use crate::bench::pattern;
@@ -62,8 +62,8 @@ impl Process {
     pub fn share(&mut self) -> Result<(Region<'_>, Region<'_>, &Domain)> {
         let domain = &self.domain;
         let source = domain.share(&self.source)?;
-        // SAFETY: nothing but requests of this process writes to it, which its rounds wait for; the memory is kept until
-        // all rounds are over.
+        // SAFETY: nothing but requests of this process writes to it, which its rounds wait for; the
+        // memory is kept until all rounds are over.
         let target = unsafe { domain.share_mut(&mut self.target, Rights::ReadWrite) }?;
         Ok((source, target, domain))
     }

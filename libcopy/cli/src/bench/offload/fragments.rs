@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Section 3.4: what n, the pages of a fragment, costs and buys. Large fragments need fewer
-//! callbacks; small ones are sooner at their end when a process touches its buffer and CPUs take over.
+//! callbacks; small ones are sooner at their end when a process touches its buffer and CPUs take
+//! over.
 //!
 //! In these rows `bytes` is the size of a fragment.
 

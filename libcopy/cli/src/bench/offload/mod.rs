@@ -4,8 +4,8 @@
 //! collective communication" (J. Supercomputing, 2023), with this machine's copy engines or the
 //! modelled ones of `scripts/vm --ioat`.
 //!
-//! An experiment is a file of its own that fills in rows; `command` has the list of them, `experiment` what
-//! belongs to all.
+//! An experiment is a file of its own that fills in rows; `command` has the list of them,
+//! `experiment` what belongs to all.
 
 mod command;
 mod engines;

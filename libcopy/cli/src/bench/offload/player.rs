@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! One rank of a parallel program of the paper's: speaks the protocol of
-//! [`crate::bench::peer_process`], where VARIANT is `TRANSPORT,ASYNC,AMOUNT`: who moves the bytes, and
-//! how long to compute or to wait.
+//! [`crate::bench::peer_process`], where VARIANT is `TRANSPORT,ASYNC,AMOUNT`: who moves the bytes,
+//! and how long to compute or to wait.
 
 use crate::bench::buffer::Skewed;
 use crate::bench::pattern;
@@ -193,8 +193,8 @@ impl Player {
     }
 
     /// A copy and then computation, beside both at once, first and second in turns: a machine that
-    /// becomes slower or faster does so for all three. The computation comes after a copy either way,
-    /// because what a copy leaves behind in caches makes it slower.
+    /// becomes slower or faster does so for all three. The computation comes after a copy either
+    /// way, because what a copy leaves behind in caches makes it slower.
     fn hiding(
         &mut self,
         bytes: usize,
@@ -265,8 +265,8 @@ impl Player {
         Ok(Some(start.elapsed()))
     }
 
-    /// Algorithm 1 of section 4.3, as the root sees it. The times of bcast and search, and of gather
-    /// and initialisation, in turns.
+    /// Algorithm 1 of section 4.3, as the root sees it. The times of bcast and search, and of
+    /// gather and initialisation, in turns.
     fn application(&mut self, bytes: usize, warmup: usize, count: usize) -> Result<Vec<Duration>> {
         let root = self.team.rank() == 0;
         let size = self.team.size();

@@ -324,8 +324,8 @@ fn balance(run: &mut Run, players: &mut Players, op: &str, bytes: usize) -> Resu
     Ok((amount as u64, copy))
 }
 
-/// Between which two values the median of what these are a sample of is, with a probability of 95 %:
-/// the order statistics half a binomial distribution's spread to each side.
+/// Between which two values the median of what these are a sample of is, with a probability of 95
+/// %: the order statistics half a binomial distribution's spread to each side.
 fn doubt(values: &[f64]) -> (f64, f64) {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -497,7 +497,8 @@ pub fn regret(run: &mut Run) -> Result<()> {
     const WAYS: &[Way] = &[CPU, HYBRID, BOTH, AUTO];
     // Each comes after each other one equally often: it inherits caches and mappings from it.
     const ORDERS: [[usize; 4]; 4] = [[0, 1, 3, 2], [1, 2, 0, 3], [2, 3, 1, 0], [3, 0, 2, 1]];
-    // Calls of a turn: few, so that a machine that becomes slower or faster does so for both of a pair.
+    // Calls of a turn: few, so that a machine that becomes slower or faster does so for both of a
+    // pair.
     const CALLS: usize = 5;
     let mut worst = f64::NEG_INFINITY;
     for share in [0.0, 0.5, 1.0, 2.0] {

@@ -44,7 +44,7 @@ impl Made {
     ) -> Result<Made> {
         set.limit();
         // A type keeps its normal form, which was made for the set that was in force then.
-        let fresh = |datatype: &Datatype| Datatype::unflatten(&datatype.flatten());
+        let fresh = |datatype: &Datatype| Datatype::unflatten(&datatype.flatten()?);
         Ok(Made {
             set: *set,
             variant: variant.clone(),

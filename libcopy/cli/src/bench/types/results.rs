@@ -115,8 +115,8 @@ fn is_own(variant: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
-/// For each range of lengths and number of blocks: nanoseconds per block of each variant, and the ratio
-/// of the fastest that is not libcopy to each of libcopy's.
+/// For each range of lengths and number of blocks: nanoseconds per block of each variant, and the
+/// ratio of the fastest that is not libcopy to each of libcopy's.
 fn irregular_table(found: &Found, op: &str) -> String {
     let lines = lines(found, op);
     let all = lines.iter().flat_map(|l| l.rows.iter());

@@ -49,8 +49,8 @@ fn kernel(profile: &CpuProfile, len: usize, total: usize) -> Block {
     }
 }
 
-/// What runs a kernel for blocks of 32 to 512 bytes, if the processor can; for kernels that do not know
-/// the length, the nearest that does.
+/// What runs a kernel for blocks of 32 to 512 bytes, if the processor can; for kernels that do not
+/// know the length, the nearest that does.
 fn run_of(
     block: Block,
     profile: &CpuProfile,
@@ -215,8 +215,8 @@ macro_rules! wide_kernel {
     }};
 }
 
-/// A kernel for blocks of one vector of 32 bytes and a rest, two blocks at a time: in the first-level
-/// cache, what counts is how many instructions there are.
+/// A kernel for blocks of one vector of 32 bytes and a rest, two blocks at a time: in the
+/// first-level cache, what counts is how many instructions there are.
 macro_rules! pair_kernel {
     ($move:literal $tail:literal $other:literal of $bytes:literal) => {{
         /// # Safety
@@ -225,8 +225,8 @@ macro_rules! pair_kernel {
         unsafe fn kernel(to: *mut u8, from: *const u8, nest: &Nest) {
             let (last, dim) = (nest.len - $bytes, nest.dims[0]);
             let odd = dim.count % 2;
-            // SAFETY: all vectors lie within the blocks that the caller promises, of which there is at
-            // least one.
+            // SAFETY: all vectors lie within the blocks that the caller promises, of which there is
+            // at least one.
             unsafe {
                 nest.each_row(to, from, |to, from| {
                     std::arch::asm!(
@@ -312,9 +312,9 @@ fn narrow_rows(len: usize) -> Option<Run> {
 /// ahead to ask for.
 const LONG_ROW: usize = 8 << 10;
 
-/// How far away the block is, on both sides, that comes `ahead` blocks later, or a few more. In short
-/// rows, that is one of a later row: what lies behind the end of a row is most often a gap, and as
-/// much work to fetch.
+/// How far away the block is, on both sides, that comes `ahead` blocks later, or a few more. In
+/// short rows, that is one of a later row: what lies behind the end of a row is most often a gap,
+/// and as much work to fetch.
 fn distance(nest: &Nest, ahead: usize) -> (isize, isize) {
     let [a, b, _] = nest.dims;
     if b.count == 1 || a.count * nest.len > LONG_ROW {
@@ -380,8 +380,8 @@ fn asked_rows(len: usize) -> Option<Run> {
     }
 }
 
-/// Bytes of the pages whose places the processor has at hand. Of blocks in more pages, two at a time
-/// take a tenth longer.
+/// Bytes of the pages whose places the processor has at hand. Of blocks in more pages, two at a
+/// time take a tenth longer.
 const PAGES_AT_HAND: usize = 64 * 4096;
 
 /// Whether all blocks are in so few pages, on both sides.
@@ -561,8 +561,8 @@ unsafe fn strings(to: *mut u8, from: *const u8, nest: &Nest) {
 }
 
 /// Asks for the lines of the block that is `AHEAD` blocks later while it copies one: the hardware
-/// does not know where that will be. In a second-level cache of 2 MiB, that takes 7 to 12 % less time
-/// than `memcpy` of each.
+/// does not know where that will be. In a second-level cache of 2 MiB, that takes 7 to 12 % less
+/// time than `memcpy` of each.
 ///
 /// # Safety
 ///

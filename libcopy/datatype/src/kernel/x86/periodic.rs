@@ -42,7 +42,8 @@ struct Step<const N: usize> {
 const MOST: usize = 128;
 
 impl Shuffle {
-    /// `None` if the pieces are not whole words, or if the `moves` that they are else would be faster.
+    /// `None` if the pieces are not whole words, or if the `moves` that they are else would be
+    /// faster.
     pub(in super::super) fn new(pieces: &[Piece], moves: usize) -> Option<Shuffle> {
         if !has_512() || moves > 16 * MOST || pieces.iter().any(|piece| piece.len % WORD != 0) {
             return None;

@@ -57,8 +57,8 @@ pub(in super::super) fn strip(
                     _ => Some(packing::<32>),
                 }
             }
-            // Processors with fast string instructions, from Ice Lake and Zen 3 on, store twice in a
-            // cycle: there, putting blocks together takes longer than storing each.
+            // Processors with fast string instructions, from Ice Lake and Zen 3 on, store twice in
+            // a cycle: there, putting blocks together takes longer than storing each.
             None if len == 8 && a.count >= 8 && !far && !has_fast_strings() => Some(fours),
             _ => None,
         };
@@ -286,8 +286,8 @@ unsafe fn halves(to: *mut u8, from: *const u8, nest: &Nest) {
 }
 
 /// How far ahead of blocks that follow each other closely their lines are asked for, in bytes. The
-/// hardware does so within a page; it was measured to take 4 to 15 % more time by itself from 256 KiB
-/// on, and twice as much where many megabytes are unpacked.
+/// hardware does so within a page; it was measured to take 4 to 15 % more time by itself from 256
+/// KiB on, and twice as much where many megabytes are unpacked.
 const AHEAD_IN_ROW: usize = 1024;
 
 /// Unpacks to every other block of `LEN` bytes, 16 or eight, beyond the first-level cache.
@@ -528,8 +528,8 @@ fn is_masked(len: usize) -> bool {
 }
 
 /// Unpacks blocks of 5 to 31 bytes, none of a length that is a power of two, with one masked store
-/// each: two narrower ones take longer. A store that is as narrow as it can be reaches into the next
-/// line less often, and that takes time even where the mask leaves nothing to store there.
+/// each: two narrower ones take longer. A store that is as narrow as it can be reaches into the
+/// next line less often, and that takes time even where the mask leaves nothing to store there.
 ///
 /// # Safety
 ///
@@ -590,8 +590,9 @@ unsafe fn unpacking<const ASK: bool>(to: *mut u8, from: *const u8, nest: &Nest) 
 const AHEAD: usize = 32;
 
 /// Blocks of 5 to 31 bytes, none of a length that is a power of two, at listed offsets: with one
-/// move each of which the mask leaves out what is not the block's, four at a time. Where they go, if
-/// that is not in the first-level cache, is asked for early. Returns whether they are such blocks.
+/// move each of which the mask leaves out what is not the block's, four at a time. Where they go,
+/// if that is not in the first-level cache, is asked for early. Returns whether they are such
+/// blocks.
 ///
 /// # Safety
 ///

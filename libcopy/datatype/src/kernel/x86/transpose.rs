@@ -69,12 +69,12 @@ fn axes(len: usize, a: Dim, b: Dim) -> Option<(Dim, Dim)> {
 enum Way {
     /// All are in the first-level cache.
     Plain,
-    /// They are asked for, on both sides: the next ones are in other pages, and the hardware guesses
-    /// within a page only. Measured with 2 MiB of second-level cache: 0.7 to 0.8 of the time for 64
-    /// KiB to 16 MiB, no more than a tenth above that of `memcpy`.
+    /// They are asked for, on both sides: the next ones are in other pages, and the hardware
+    /// guesses within a page only. Measured with 2 MiB of second-level cache: 0.7 to 0.8 of the
+    /// time for 64 KiB to 16 MiB, no more than a tenth above that of `memcpy`.
     Asked,
-    /// Those of the target go past the caches. Measured with a last-level cache of 36 MiB: 16 MiB take
-    /// 0.6 of the time, 4 MiB twice as long.
+    /// Those of the target go past the caches. Measured with a last-level cache of 36 MiB: 16 MiB
+    /// take 0.6 of the time, 4 MiB twice as long.
     Streamed,
 }
 
@@ -154,7 +154,8 @@ unsafe fn transpose_by_squares(to: *mut u8, from: *const u8, len: usize, x: Dim,
     }
 }
 
-/// How many rows ahead lines of the source are asked for when the target's are not, and when they are.
+/// How many rows ahead lines of the source are asked for when the target's are not, and when they
+/// are.
 const ROWS_AHEAD: usize = 12;
 const ROWS_BESIDE: isize = 8;
 
@@ -163,8 +164,8 @@ const ROWS_BESIDE: isize = 8;
 ///
 /// # Safety
 ///
-/// As for [`super::super::Nest::run`], for blocks of `LEN` bytes; if the `WAY` is [`STREAMED`], the target's lines are whole;
-/// the processor has AVX2.
+/// As for [`super::super::Nest::run`], for blocks of `LEN` bytes; if the `WAY` is [`STREAMED`], the
+/// target's lines are whole; the processor has AVX2.
 #[target_feature(enable = "avx2")]
 unsafe fn squares<const LEN: usize, const WAY: u8>(
     to: *mut u8,
