@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "persistent.h"
 
@@ -157,8 +158,12 @@ static void say(struct context *c, const char *format, ...)
 		c->at = sizeof(c->line) - 1;
 }
 
+/* So many seconds a rank may write no line, or 0. */
+static unsigned silent;
+
 static void end_line(struct context *c)
 {
+	alarm(silent);
 	fprintf(c->log, "%d %s\n", c->step, c->line);
 	if (c->loud)
 		fflush(c->log);
