@@ -1119,6 +1119,11 @@ static void prepare_moves(struct context *c, struct rng *r, struct rng *own, str
 			       a->op == GATHER || a->op == ALLGATHER || a->op == ALLTOALL || a->op == NEIGHBOR_ALLGATHER ||
 				       a->op == NEIGHBOR_ALLTOALL,
 			       &a->received);
+		/* The libraries leave out a rank whose count is 0, and not one that has an element of an empty type, so that others wait
+		 * for it.
+		 */
+		if (a->units == 0)
+			a->sent = a->received = 0;
 	}
 	long send_room = a->sent, recv_room = a->received;
 	switch (a->op) {

@@ -95,8 +95,8 @@ static uint64_t digest(uint64_t sum, const void *data, size_t length)
 /* A signature's element: predefined, or a struct, which each side places as it likes. */
 enum atom { BYTE, SHORT, INT, FLOAT, DOUBLE, INT64, LONG_DOUBLE, COMPLEX, PAIR, MIXED, ATOMS };
 static const int atom_bytes[ATOMS] = { 1, 2, 4, 4, 8, 8, 16, 16, 12, 13 };
-/* What addresses are multiples of. */
-static const int atom_align[ATOMS] = { 1, 2, 4, 4, 8, 8, 16, 8, 8, 8 };
+/* What addresses are multiples of. Open MPI 5.0.11 moves complex numbers that are not at multiples of their size to other places. */
+static const int atom_align[ATOMS] = { 1, 2, 4, 4, 8, 8, 16, OMPI_MAJOR >= 5 ? 16 : 8, 8, 8 };
 
 /* Elements of `m` atoms. */
 struct signature {
