@@ -32,6 +32,7 @@ unsigned ucp_worker_progress(void *worker)
 	static __thread int idle;
 	if (!own)
 		own = (unsigned (*)(void *))dlsym(RTLD_NEXT, "ucp_worker_progress");
+	CHECK(own);
 	unsigned done = own(worker);
 	idle = done ? 0 : idle + 1;
 	if (idle % 16 == 15)
