@@ -1541,6 +1541,31 @@ fn a_type_keeps_its_reading() {
     }
 }
 
+/// A header arrives in elements of a type that the MPI library packs in a way of its own, and
+/// receives as MPI defines.
+#[test]
+fn what_is_received_is_read_as_it_came() {
+    let _turn = turn();
+    let library = library().to_str().expect("a plain path");
+    for (name, launcher) in BOTH {
+        let Some(mpi) = mpi(name, launcher, PACKING, (C.0, &[C.1, &["-DINT"]].concat())) else {
+            continue;
+        };
+        let plain = text(&mpi.run(2, &["between"], &[]).stdout);
+        let environment = [
+            ("LD_PRELOAD", library),
+            ("LIBCOPY_STATS", "1"),
+            ("LIBCOPY_GOVERNOR", "0"),
+            ("LIBCOPY_MPI_MIN", "512"),
+        ];
+        let ours = mpi.run(2, &["between"], &environment);
+        let (said, report) = (text(&ours.stdout), text(&ours.stderr));
+        assert!(said.ends_with("\n0 wrong\n"), "{name}: {said}{report}");
+        assert_eq!(plain, said, "{name}");
+        assert!(noted(&report, "received") > 0, "{name}: {report}");
+    }
+}
+
 #[test]
 fn neighbours_get_the_same() {
     let _turn = turn();

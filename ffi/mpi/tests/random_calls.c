@@ -1,21 +1,66 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Random messages and collectives. Each rank writes a line for each call into OUT.RANK.THREAD: the
- * step, the call, its arguments, its error class, its status, and digests of the whole buffers with
- * what is around them. Two runs with the same arguments write the same, with libcopy_mpi.so and
- * without it.
+/* Random messages and collectives. Each rank writes a line for each call into OUT.RANK.THREAD:
+ * the step, the call, its arguments, its error class, its status, and digests of the whole
+ * buffers with what is around them. Two runs with the same arguments write the same, with
+ * libcopy_mpi.so and without it.
  *
- * usage: random_calls CALLS SEED OUT [THREADS [MOST [FROM [UNTIL [ONLY]]]]]
+ *   random_calls CALLS SEED OUT [THREADS [MOST [FROM [UNTIL [SILENT [ONLY]]]]]]
  *
  * CALLS: messages and collectives, all ranks together, at least. THREADS: with communicators of
  * their own. MOST: bytes of the largest message. FROM, UNTIL: only these steps, each of which
- * depends on the seed and its number alone, and ONLY: of one kind.
- *
- * What is received by a wildcard is determined: either one message only matches, or all do, and
- * each sender's are looked at in their order.
- */
+ * depends on the seed and its number alone, and ONLY: of one kind. SILENT: a rank that has written
+ * no line for SILENT seconds ends the program, which hangs. What is received by a wildcard is
+ * determined: either one message only matches, or all do, and each sender's are looked at in
+ * their order. */
+#define _GNU_SOURCE
 #include "error_class.h"
 #include "random_calls.h"
+
+#include <dlfcn.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+/* MPICH over UCX polls and never gives up its processor, so that with more ranks than processors
+ * each message takes a time slice. It calls this function before UCX's own. */
+unsigned ucp_worker_progress(void *worker)
+{
+	static unsigned (*own)(void *);
+	static __thread int idle;
+	if (!own)
+		own = (unsigned (*)(void *))dlsym(RTLD_NEXT, "ucp_worker_progress");
+	CHECK(own);
+	unsigned done = own(worker);
+	idle = done ? 0 : idle + 1;
+	if (idle % 16 == 15)
+		sched_yield();
+	return done;
+}
+
+/* Short time slices, where Linux lets a process choose them (6.12). */
+static void shorten_slices(void)
+{
+	/* `struct sched_attr`, whose header does not go together with the C library's. */
+	struct {
+		uint32_t size, policy;
+		uint64_t flags;
+		int32_t nice;
+		uint32_t priority;
+		uint64_t runtime, deadline, period;
+	} attributes = { .size = sizeof(attributes), .nice = getpriority(PRIO_PROCESS, 0), .runtime = 100000 };
+	syscall(SYS_sched_setattr, 0, &attributes, 0);
+}
+
+static void end_silent(int number)
+{
+	static const char what[] = "random_calls hangs\n";
+	(void)number;
+	ssize_t written = write(STDERR_FILENO, what, sizeof(what) - 1);
+	(void)written;
+	_exit(4);
+}
 
 /* Completes requests in some way. `statuses` are those of their last operations. */
 static void complete(int count, MPI_Request *requests, MPI_Status *statuses, int way)
@@ -81,7 +126,7 @@ static void complete(int count, MPI_Request *requests, MPI_Status *statuses, int
 }
 
 /* What a status says of elements of this type. */
-static void say_status(struct context *c, MPI_Status *status, MPI_Datatype type, int is_mixed)
+static void say_status(struct context *c, MPI_Status *status, MPI_Datatype type)
 {
 	int count, bytes, elements = -1, cancelled;
 	MPI_Test_cancelled(status, &cancelled);
@@ -91,9 +136,8 @@ static void say_status(struct context *c, MPI_Status *status, MPI_Datatype type,
 	}
 	MPI_Get_count(status, type, &count);
 	MPI_Get_count(status, MPI_BYTE, &bytes);
-	/* MPICH 4.0.2 and 5.0.2 end the process if they have to look into a subarray or darray: for
-	 * several types and for parts. */
-	if (!MPICH_MAJOR || (count != MPI_UNDEFINED && !is_mixed))
+	/* MPICH 4.0.2 and 5.0.2 end the process if they have to look into a subarray or darray. */
+	if (!MPICH_MAJOR)
 		MPI_Get_elements(status, type, &elements);
 	say(c, " source %d tag %d count %d bytes %d elements %d", status->MPI_SOURCE, status->MPI_TAG, count, bytes, elements);
 }
@@ -216,7 +260,7 @@ static void say_received(struct context *c, struct message *m, int code)
 	say(c, "%s from %d to %d in %s tag %d%s%s atom %d x %ld x %ld + %d send %d: %d", recv_names[m->recv], m->from, m->to,
 	    group_names[m->group], m->tag, m->any_tag ? " any tag" : "", m->any_source ? " any source" : "", s->atom, s->m, m->units,
 	    m->more, m->send, class_of(code));
-	say_status(c, &m->status, m->in.type, c->signatures[m->s].atom >= PAIR);
+	say_status(c, &m->status, m->in.type);
 	say(c, " %016llx", (unsigned long long)sum_of(&m->into));
 	end_line(c);
 }
@@ -249,7 +293,7 @@ static void receive(struct context *c, struct rng *own, struct message *m, MPI_R
 	prepare_recv(c, own, m, m->recv != RECV);
 	if (m->recv != RECV) {
 		say(c, "probed");
-		say_status(c, &m->status, m->in.type, c->signatures[m->s].atom >= PAIR);
+		say_status(c, &m->status, m->in.type);
 		end_line(c);
 	}
 	void *base;
@@ -350,7 +394,7 @@ static void cancelled(struct context *c, struct rng *own)
 	MPI_Cancel(&request);
 	complete(1, &request, &status, below(own, 9));
 	say(c, "cancel%s%s:", persistent ? " persistent" : "", any ? " any source" : "");
-	say_status(c, &status, MPI_INT, 0);
+	say_status(c, &status, MPI_INT);
 	end_line(c);
 	if (persistent)
 		MPI_Request_free(&request);
@@ -555,7 +599,7 @@ static void shift(struct context *c, struct rng *r, struct rng *own)
 	    group_names[group], to[g->me], from[g->me], c->signatures[s].atom, c->signatures[s].m, m.units, class_of(code));
 	/* MPICH 4.0.2 and 5.0.2 leave the status of a request for both directions as it is. */
 	if (!later || !MPICH_MAJOR)
-		say_status(c, &m.status, replace ? m.out.type : m.in.type, c->signatures[s].atom >= PAIR);
+		say_status(c, &m.status, replace ? m.out.type : m.in.type);
 	say(c, " %016llx %016llx", (unsigned long long)sum_of(&m.outof), (unsigned long long)sum_of(&m.into));
 	end_line(c);
 	drop(&m.out), release(&m.outof);
@@ -1021,12 +1065,26 @@ static void place_types(struct context *c, struct rng *own, struct collective *a
 	*b = allocate(own, 0, at, c->signatures[a->s].atom);
 }
 
+/* A layout that another one drops. */
+static struct layout shared(const struct layout *l)
+{
+	struct layout same = *l;
+	same.keep = 1;
+	return same;
+}
+
 /* Sides of a collective that moves elements of a signature. */
 static void prepare_moves(struct context *c, struct rng *r, struct rng *own, struct collective *a)
 {
 	struct group *g = a->group;
 	int n = g->remote, all[4 * MOST_RANKS], other[4 * MOST_RANKS], count;
 	enum atom atom = c->signatures[a->s].atom;
+	/* Open MPI 4.1.4 and 5.0.11 put what is behind 128 KiB of a rank's part for itself to
+	 * other places where its types differ. */
+	long bytes = a->units * c->signatures[a->s].m * atom_bytes[atom];
+	int one_type = OMPI_MAJOR && bytes > 131072;
+	if (one_type && a->op == ALLTOALLW)
+		a->units = a->units * 131072 / bytes;
 	/* World ranks of the peers. */
 	int peer_part = g->inter ? 1 - g->part[c->rank] : g->part[c->rank], is_v = 0;
 	int from[4 * MOST_RANKS], to[4 * MOST_RANKS], n_from = n, n_to = n;
@@ -1038,9 +1096,12 @@ static void prepare_moves(struct context *c, struct rng *r, struct rng *own, str
 	}
 	switch (a->op) {
 	case ALLGATHERV:
-		/* Open MPI hangs where ranks count an allgatherv in different types: all have
-		 * one. */
-		if (OMPI_MAJOR) {
+	case GATHERV:
+	case SCATTERV:
+		/* Open MPI hangs where ranks count an allgatherv in different types, and MPICH
+		 * 4.0.2 and 5.0.2 where that is long; Open MPI's gathers and scatters between two
+		 * groups take all counts in the type of a group's first rank. All have one. */
+		if (a->op == ALLGATHERV ? OMPI_MAJOR || bytes > 16384 : OMPI_MAJOR && g->inter) {
 			struct rng same = *r;
 			a->out = fresh(&same, atom, c->signatures[a->s].m);
 			same = *r;
@@ -1048,13 +1109,11 @@ static void prepare_moves(struct context *c, struct rng *r, struct rng *own, str
 			break;
 		}
 		/* Falls through. */
-	case GATHERV:
-	case SCATTERV:
 	case ALLTOALLV:
 	case NEIGHBOR_ALLGATHERV:
 	case NEIGHBOR_ALLTOALLV:
 		a->out = layout(c, own, a->s, 1, 1, &count);
-		a->in = layout(c, own, a->s, 1, 1, &count);
+		a->in = one_type ? shared(&a->out) : layout(c, own, a->s, 1, 1, &count);
 		break;
 	case ALLTOALLW:
 	case NEIGHBOR_ALLTOALLW:
@@ -1073,11 +1132,19 @@ static void prepare_moves(struct context *c, struct rng *r, struct rng *own, str
 		seal(own, &a->send);
 		return;
 	default:
-		a->out = layout(c, own, a->s, a->units, a->op == SCATTER || a->op == ALLTOALL || a->op == NEIGHBOR_ALLTOALL, &a->sent);
-		a->in = layout(c, own, a->s, a->units,
+		a->out = layout(c, own, a->s, a->units, one_type || a->op == SCATTER || a->op == ALLTOALL || a->op == NEIGHBOR_ALLTOALL,
+				&a->sent);
+		a->in = shared(&a->out);
+		a->received = a->sent;
+		if (!one_type)
+			a->in = layout(c, own, a->s, a->units,
 			       a->op == GATHER || a->op == ALLGATHER || a->op == ALLTOALL || a->op == NEIGHBOR_ALLGATHER ||
 				       a->op == NEIGHBOR_ALLTOALL,
 			       &a->received);
+		/* The libraries leave out a rank whose count is 0, and not one that has an
+		 * element of an empty type, so that others wait for it. */
+		if (a->units == 0)
+			a->sent = a->received = 0;
 	}
 	long send_room = a->sent, recv_room = a->received;
 	switch (a->op) {
@@ -1173,9 +1240,12 @@ static int is_broken(const struct collective *a)
 	/* Open MPI 4.1.4 and 5.0.11 hang, in place and sometimes elsewhere. */
 	if (OMPI_MAJOR && a->op == ALLTOALLW)
 		return 1;
-	/* Open MPI 4.1.4 does not number an alltoallv in place of a rank whose parts are all empty,
-	 * so that the next collective of this communicator that does not block hangs. */
+	/* Open MPI 4.1.4 does not number an alltoallv in place of a rank whose parts are all
+	 * empty, so that the next collective of this communicator that does not block hangs. */
 	if (OMPI_MAJOR && a->op == ALLTOALLV && a->in_place)
+		return 1;
+	/* MPICH 4.0.2 receives other bytes from run to run in place. */
+	if (MPICH_MAJOR && a->op == ALLTOALLW && a->in_place)
 		return 1;
 	/* MPICH 5.0.2 crashes in MPI_Ireduce between two groups. */
 	if (MPICH_MAJOR == 5 && a->form == NONBLOCKING && a->group->inter)
@@ -1195,13 +1265,12 @@ static void prepare(struct context *c, struct rng *r, struct rng *own, struct co
 	} while (a->group->comm == MPI_COMM_NULL ||
 		 /* Open MPI 4.1.4 and 5.0.11 hang in some gathers in place of 16 KiB by 4 ranks. */
 		 (a->op == GATHER && OMPI_MAJOR && a->in_place) ||
-		 /* Open MPI 4.1.4's MPI_Allgather between groups of one and of three ranks
-		  * hangs. */
+		 /* Open MPI 4.1.4's MPI_Allgather between groups of one and of three ranks hangs. */
 		 (a->group->inter && OMPI_MAJOR && (a->op == ALLGATHER || a->op == ALLGATHERV)) ||
 		 /* So do its MPI_Alltoallv and MPI_Alltoallw, and those of 5.0.11. */
 		 (a->group->inter && OMPI_MAJOR && (a->op == ALLTOALLV || a->op == ALLTOALLW)) ||
-		 /* MPICH 4.0.2 and 5.0.2 hang in scatters between groups of one and of three ranks,
-		  * or deliver other bytes. */
+		 /* MPICH 4.0.2 and 5.0.2 hang in scatters between groups of one and of three
+		  * ranks, or deliver other bytes. */
 		 (a->group->inter && MPICH_MAJOR && a->op == SCATTER) ||
 		 /* MPICH 5.0.2's MPI_Reduce between two groups crashes. */
 		 (a->group->inter && MPICH_MAJOR == 5 && a->op == REDUCE) ||
@@ -1222,15 +1291,17 @@ static void prepare(struct context *c, struct rng *r, struct rng *own, struct co
 	a->root = below(r, least);
 	a->s = below(r, SIGNATURES);
 	a->units = units(c, r, a->s, a->op == BCAST ? 1 : c->size);
-	/* Open MPI 4.1.4 and 5.0.11 multiply the displacements of a rank alone by the extent of the
-	 * type. */
+	/* Open MPI 4.1.4 and 5.0.11 multiply the displacements of a rank alone by the extent of
+	 * the type. */
 	if (OMPI_MAJOR && a->op == ALLTOALLW && g->n == 1)
 		a->op = ALLTOALLV;
-	/* MPICH 4.0.2's MPI_Ineighbor_alltoallw reads behind its own list of the types in a graph,
-	 * so that a later MPI_Type_free crashes, and its MPI_Neighbor_alltoallw puts other bytes
-	 * where a rank is its own neighbour. */
+	/* MPICH 4.0.2's MPI_Ineighbor_alltoallw reads behind its own list of the types in a
+	 * graph, so that a later MPI_Type_free crashes, and its MPI_Neighbor_alltoallw puts other
+	 * bytes where a rank is its own neighbour. */
 	if (MPICH_MAJOR == 4 && a->op == NEIGHBOR_ALLTOALLW && a->which == GRAPH)
 		a->op = NEIGHBOR_ALLTOALLV;
+	/* Long ones of MPI_Reduce_scatter in place, where a part overlaps its place in the
+	 * result, end the process in MPICH 4.0.2 and 5.0.2: most do not. */
 	/* MPICH 4.0 follows MPI_IN_PLACE as an address where another root than 0 passes it. */
 	if (a->op == REDUCE && a->root != 0 && MPICH_MAJOR == 4)
 		a->in_place = 0;
@@ -1343,7 +1414,10 @@ static void say_collective(struct context *c, struct collective *a, int repeat)
 		say(c, " number %d op %d count %d", a->number, a->chosen, a->count);
 	else if (a->op != BARRIER)
 		say(c, " atom %d x %ld x %ld", c->signatures[a->s].atom, c->signatures[a->s].m, a->units);
-	say(c, ": %d %016llx %016llx", class_of(a->code), (unsigned long long)sum_of(&a->send), (unsigned long long)sum_of(&a->recv));
+	say(c, ": %d", class_of(a->code));
+	/* What a call leaves that the library fails is undefined. */
+	if (a->code == MPI_SUCCESS)
+		say(c, " %016llx %016llx", (unsigned long long)sum_of(&a->send), (unsigned long long)sum_of(&a->recv));
 	end_line(c);
 }
 
@@ -1390,9 +1464,9 @@ static void collectives(struct context *c, struct rng *r, struct rng *own)
 			struct collective *a = &all[i];
 			if (a->form == BLOCKING || (repeat && a->form == NONBLOCKING))
 				continue;
-			/* MPICH 4.0.2 gives references to types back at each start, and leaves out
-			 * the root's own part of a gather from the second one on. In place, sums
-			 * would grow. */
+			/* MPICH 4.0.2 gives references to types back at each start, and leaves
+			 * out the root's own part of a gather from the second one on. In place,
+			 * sums would grow. */
 			if (repeat && (MPICH_MAJOR == 4 || (a->in_place && a->op >= REDUCE && a->op <= EXSCAN)))
 				continue;
 			if (a->form == PERSISTENT)
@@ -1507,9 +1581,13 @@ int main(int argc, char **argv)
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &size);
 	if (argc < 4 || size > MOST_RANKS || threads > MOST_THREADS || (threads > 1 && provided < MPI_THREAD_MULTIPLE)) {
-		fprintf(stderr, "usage: random_calls CALLS SEED OUT [THREADS [MOST [FROM [UNTIL [ONLY]]]]]\n");
+		fprintf(stderr, "usage: random_calls CALLS SEED OUT [THREADS [MOST [FROM [UNTIL [SILENT [ONLY]]]]]]\n");
 		MPI_Abort(MPI_COMM_WORLD, 2);
 	}
+	shorten_slices();
+	signal(SIGALRM, end_silent);
+	silent = argc > 8 ? (unsigned)atoi(argv[8]) : 0;
+	alarm(silent);
 	make_numbers();
 	static struct context contexts[MOST_THREADS];
 	struct range ranges[MOST_THREADS];
@@ -1526,7 +1604,7 @@ int main(int argc, char **argv)
 		CHECK(c->log);
 		MPI_Comm_dup(MPI_COMM_WORLD, &c->world);
 		ranges[i] = (struct range){ c, atol(argv[1]) / threads, argc > 6 ? atoi(argv[6]) : 0,
-					    argc > 7 ? atoi(argv[7]) : 1 << 30, argc > 8 ? argv[8] : NULL };
+					    argc > 7 ? atoi(argv[7]) : 1 << 30, argc > 9 ? argv[9] : NULL };
 		begin_epoch(c, ranges[i].from / EPOCH, 1);
 	}
 	for (int i = 1; i < threads; i++)
@@ -1545,5 +1623,6 @@ int main(int argc, char **argv)
 	MPI_Type_free(&numbers[GAPPED].type);
 	MPI_Op_free(&multiply), MPI_Op_free(&greatest), MPI_Op_free(&fold);
 	MPI_Finalize();
+	alarm(0);
 	return 0;
 }

@@ -4,12 +4,12 @@
 //!
 //! Steps depend on the seed and their number alone, so they are run in blocks. Where a plain run
 //! crashes, hangs, or differs from another plain run, the MPI library is at fault: the steps are
-//! named on standard error and left out. A difference ends the test, with the arguments that make
-//! it again.
+//! named on standard error and left out, and those before them are compared. A difference ends the
+//! test, with the arguments that make it again: its step alone, if that suffices.
 //!
 //! | variable | meaning | default |
 //! |---|---|---|
-//! | `LIBCOPY_TEST_CALLS` | calls per library that are to be compared | 400 |
+//! | `LIBCOPY_TEST_CALLS` | calls per library that are to be compared | 2000 |
 //! | `LIBCOPY_TEST_SEED` | the first seed; each number of ranks and threads has the next one | 1 |
 //!
 //! With `LIBCOPY_TEST_CALLS` set, 2 to 5 ranks and two threads are tried, otherwise the first two
@@ -22,15 +22,30 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Output;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{BOTH, C, Mpi, intercepted, library, mpi, noted, text, turn};
 
 const FORTRAN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/random_calls.f90");
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/random_calls.c");
 
-/// So long a plain block may take, and ours beyond what plain has taken.
-const LIMIT: Duration = Duration::from_secs(60);
+/// So long a block may take: beyond what it needs, since Open MPI 5.0's launcher sometimes does not
+/// see that its program ended.
+const LIMIT: Duration = Duration::from_secs(150);
+
+/// After so many seconds in which a rank of a plain run writes nothing it hangs, and its step is
+/// left out.
+const SILENT: u64 = 6;
+
+/// So many seconds a rank may write nothing with the library: what is said to hang does, on a busy
+/// machine, too.
+const SILENT_OURS: u64 = 60;
+
+/// Steps of a block, at most.
+const LONGEST: u64 = 1000;
+
+/// So many times a plain run is repeated before a difference is ours.
+const REPEATS: usize = 5;
 
 /// What `timeout` ends with when it has ended a program.
 const TIMEOUT: i32 = 124;
@@ -42,11 +57,11 @@ const DIFFERENCES: usize = 4;
 const SHAPES: [(usize, usize, bool); 6] = [
     (4, 1, true),
     (3, 1, false),
-    (2, 1, true),
-    (3, 1, true),
-    (5, 1, true),
     // Open MPI's own runs with threads hang often.
     (2, 2, true),
+    (5, 1, true),
+    (3, 1, true),
+    (2, 1, true),
 ];
 
 /// A number from the environment, for longer runs.
@@ -67,6 +82,7 @@ fn preloaded() -> [(&'static str, &'static str); 4] {
 }
 
 /// Some steps of a program.
+#[derive(Clone, Copy)]
 struct Block<'a> {
     mpi: &'a Mpi,
     ranks: usize,
@@ -83,7 +99,6 @@ type Log = BTreeMap<(usize, usize), String>;
 struct Run {
     log: Log,
     output: Output,
-    took: Duration,
 }
 
 impl Run {
@@ -103,14 +118,22 @@ impl Run {
     /// Whether it was ended after its limit.
     fn hangs(&self) -> bool {
         self.output.status.code() == Some(TIMEOUT)
+            || text(&self.output.stderr).contains("random_calls hangs")
+    }
+
+    /// Keeps what it has said of steps before this one.
+    fn keep_before(&mut self, step: u64) {
+        for text in self.log.values_mut() {
+            let is_before = |line: &&str| step_of(line).is_some_and(|number| number < step);
+            let kept = text.lines().filter(is_before);
+            *text = kept.map(|line| line.to_owned() + "\n").collect();
+        }
     }
 
     /// The first and the last step that a thread of a rank had come to.
     fn reached(&self) -> Option<(u64, u64)> {
-        let last = self.log.values().filter_map(|text| {
-            let line = text.lines().next_back()?;
-            line.split(' ').next()?.parse().ok()
-        });
+        let last = self.log.values();
+        let last = last.filter_map(|text| step_of(text.lines().next_back()?));
         let last: Vec<u64> = last.collect();
         Some((*last.iter().min()?, *last.iter().max()?))
     }
@@ -126,26 +149,38 @@ impl Run {
         format!("{}{}", self.output.status, last.collect::<String>())
     }
 
-    /// Where another run says something else first.
-    fn difference(&self, other: &Run) -> Option<String> {
-        for (place, expected) in &self.log {
+    /// The first step of which another run says something else, and what.
+    fn difference(&self, other: &Run) -> Option<(u64, String)> {
+        let differences = self.log.iter().filter_map(|(place, expected)| {
             let got = other.log.get(place).map_or("", String::as_str);
-            let mut pairs = expected.lines().zip(got.lines());
-            if let Some((expected, got)) = pairs.find(|(expected, got)| expected != got) {
-                return Some(format!(
-                    "rank and thread {place:?}\n    plain {expected}\n    ours  {got}"
-                ));
-            }
-            if expected.lines().count() != got.lines().count() {
-                return Some(format!("rank and thread {place:?} says more or less"));
-            }
-        }
-        None
+            let lines = expected.lines().count().max(got.lines().count());
+            let expected = expected.lines().chain(std::iter::repeat("nothing"));
+            let got = got.lines().chain(std::iter::repeat("nothing"));
+            let mut pairs = expected.zip(got).take(lines);
+            let (expected, got) = pairs.find(|(expected, got)| expected != got)?;
+            let steps = [expected, got].into_iter().filter_map(step_of);
+            let what = format!("rank and thread {place:?}\n    plain {expected}\n    ours  {got}");
+            Some((steps.min()?, what))
+        });
+        differences.min()
     }
 }
 
+/// The step that a line of a log is of.
+fn step_of(line: &str) -> Option<u64> {
+    line.split(' ').next()?.parse().ok()
+}
+
 impl Block<'_> {
-    fn run(&self, environment: &[(&str, &str)], limit: Duration) -> Run {
+    fn plain(&self) -> Run {
+        self.run(&[], SILENT)
+    }
+
+    fn ours(&self, environment: &[(&str, &str)]) -> Run {
+        self.run(environment, SILENT_OURS)
+    }
+
+    fn run(&self, environment: &[(&str, &str)], silent: u64) -> Run {
         let place = self.mpi.program.with_extension("log");
         let arguments = [
             u64::from(u32::MAX).to_string(),
@@ -155,14 +190,13 @@ impl Block<'_> {
             (4 << 20).to_string(),
             self.from.to_string(),
             self.until.to_string(),
+            silent.to_string(),
         ];
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let start = Instant::now();
-        let launcher = self.mpi.launch(limit);
+        let launcher = self.mpi.launch(LIMIT);
         let (_, output) = self
             .mpi
             .output_of(launcher, self.ranks, &arguments, environment);
-        let took = start.elapsed();
         let threads = 0..self.threads;
         let all =
             (0..self.ranks).flat_map(|rank| threads.clone().map(move |thread| (rank, thread)));
@@ -175,8 +209,33 @@ impl Block<'_> {
         Run {
             log: log.collect(),
             output,
-            took,
         }
+    }
+
+    /// Between the logs, or in the end of ours.
+    fn difference(&self, plain: &Run, ours: &Run) -> Option<Difference> {
+        if ours.is_well() {
+            let (step, what) = plain.difference(ours)?;
+            return Some(Difference {
+                from: step,
+                until: step + 1,
+                ends: false,
+                what,
+            });
+        }
+        let last = self.until - 1;
+        let (least, most) = ours.reached().unwrap_or((self.from, last));
+        let what = format!(
+            "ours ends with {}\n{}",
+            ours.end(),
+            text(&ours.output.stderr)
+        );
+        Some(Difference {
+            from: least.min(last),
+            until: most.min(last) + 1,
+            ends: true,
+            what,
+        })
     }
 
     fn name(&self) -> String {
@@ -184,6 +243,15 @@ impl Block<'_> {
         let (name, seed, from, until) = (self.mpi.name, self.seed, self.from, self.until);
         format!("{name}, {ranks} ranks, {threads} threads, seed {seed}, steps {from} to {until}")
     }
+}
+
+/// Steps that give something else with the library.
+struct Difference {
+    from: u64,
+    until: u64,
+    /// Our run has crashed or hung.
+    ends: bool,
+    what: String,
 }
 
 /// What comparing came to.
@@ -205,7 +273,8 @@ impl Outcome {
 
     /// Compares a block; the step to go on from.
     fn compare(&mut self, block: &Block<'_>, environment: &[(&str, &str)]) -> u64 {
-        let plain = block.run(&[], LIMIT);
+        let mut plain = block.plain();
+        let (mut equal, mut next) = (*block, block.until);
         if !plain.is_well() {
             self.is_own(format!("{}: {}", block.name(), plain.end()));
             let (least, most) = plain.reached().unwrap_or((block.from, block.from));
@@ -214,63 +283,73 @@ impl Outcome {
                 // It has come to its end before it crashed, so any of its steps may be why.
                 let middle = block.from + length / 2;
                 for (from, until) in [(block.from, middle), (middle, block.until)] {
-                    let half = Block {
-                        from,
-                        until,
-                        ..*block
-                    };
-                    self.compare(&half, environment);
+                    self.compare(
+                        &Block {
+                            from,
+                            until,
+                            ..*block
+                        },
+                        environment,
+                    );
                 }
                 return block.until;
             }
+            next = most.max(block.from) + 1;
+            if least <= block.from {
+                return next;
+            }
             // What comes before can be compared.
-            if least > block.from {
-                self.compare(
-                    &Block {
-                        until: least,
-                        ..*block
-                    },
-                    environment,
-                );
-            }
-            return most.max(block.from) + 1;
+            equal.until = least;
+            plain.keep_before(least);
         }
-        let ours = block.run(environment, LIMIT + 5 * plain.took);
-        let what = if ours.is_well() {
-            plain.difference(&ours)
-        } else {
-            Some(format!(
-                "ours ends with {}\n{}",
-                ours.end(),
-                text(&ours.output.stderr)
-            ))
-        };
-        if let Some(what) = what {
-            let what = format!("{}: {what}", block.name());
-            let again = (0..3).map(|_| block.run(&[], LIMIT));
-            let mut unsteady =
-                again.filter(|again| !again.is_well() || plain.difference(again).is_some());
-            // A crash or a hang that does not come again: the libraries have such ones, plain as
-            // well. Bytes that differ are never excused.
-            let again = || block.run(environment, LIMIT + 5 * plain.took);
-            let comes_again = ours.is_well() || (0..2).any(|_| !again().is_well());
-            match unsteady.next() {
-                Some(_) => self.is_own(format!("{what}; plain runs differ")),
-                None if !comes_again => self.is_own(format!("{what}; once in three runs")),
-                None => {
-                    eprintln!("difference: {what}");
-                    self.differences.push(what);
-                }
-            }
-            return block.until;
+        let ours = equal.ours(environment);
+        if let Some(difference) = equal.difference(&plain, &ours) {
+            self.look_into(&equal, &difference, environment);
+            return difference.until;
         }
-        self.calls += plain.calls();
+        self.calls += ours.calls();
         let report = text(&ours.output.stderr);
         self.received += noted(&report, "received");
         for (function, count) in intercepted(&report) {
             *self.functions.entry(function.to_owned()).or_insert(0) += count;
         }
-        block.until
+        next
+    }
+
+    /// Whose fault a difference in a block is.
+    fn look_into(&mut self, block: &Block<'_>, found: &Difference, environment: &[(&str, &str)]) {
+        let (from, until) = (found.from, found.until);
+        if from > block.from {
+            // What comes before is compared, and then the steps alone.
+            for (from, until) in [(block.from, from), (from, until)] {
+                let known = self.own + self.differences.len() as u64;
+                let part = Block {
+                    from,
+                    until,
+                    ..*block
+                };
+                self.compare(&part, environment);
+                if self.own + self.differences.len() as u64 > known && from == found.from {
+                    return;
+                }
+            }
+        }
+        let block = Block { until, ..*block };
+        let what = format!("{}: {}", block.name(), found.what);
+        let plain = block.plain();
+        let mut again = (0..REPEATS).map(|_| block.plain());
+        let comes_again =
+            || (0..2).any(|_| block.difference(&plain, &block.ours(environment)).is_some());
+        if !plain.is_well() || again.any(|again| block.difference(&plain, &again).is_some()) {
+            self.is_own(format!("{what}; plain runs differ"));
+        } else if found.ends && !comes_again() {
+            // The libraries have such crashes and hangs, plain as well. Bytes that differ are never
+            // excused.
+            self.is_own(format!("{what}; once in three runs"));
+        } else {
+            eprintln!("difference: {what}");
+            self.differences.push(what);
+        }
     }
 }
 
@@ -284,8 +363,7 @@ fn random_calls_give_the_same() {
     } else {
         &SHAPES[..2]
     };
-    let calls = long.unwrap_or(400);
-    let steps = if long.is_some() { 64 } else { 40 };
+    let calls = long.unwrap_or(2000);
     for (name, launcher) in BOTH {
         let _turn = turn();
         let Some(mpi) = mpi(
@@ -304,18 +382,20 @@ fn random_calls_give_the_same() {
                 &preloaded[..2]
             };
             let start = result.calls;
-            let goal = start + calls / shapes.len() as u64;
+            // What a shape has not come to, the next ones make up for.
+            let goal = calls * (i as u64 + 1) / shapes.len() as u64;
             let (mut from, mut blocks) = (0, 0);
             // Where a library is at fault again and again, this has an end, too.
-            let most = 4 + calls.div_ceil(50);
+            let most = 10 + calls.div_ceil(500);
             while result.calls < goal && result.differences.len() < DIFFERENCES && blocks < most {
+                let steps = goal.saturating_sub(result.calls) / 3;
                 let block = Block {
                     mpi: &mpi,
                     ranks,
                     threads,
                     seed: seed + i as u64,
                     from,
-                    until: from + steps,
+                    until: from + steps.clamp(8, LONGEST),
                 };
                 from = result.compare(&block, environment);
                 blocks += 1;

@@ -5,6 +5,7 @@
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
+use libcopy::datatype::Datatype;
 use libcopy::p2p::{OpaqueElements, View};
 
 use crate::library::abi::{Abi, Word};
@@ -39,7 +40,11 @@ pub fn new(known: &Known, base: *mut c_void, count: usize) -> Option<View> {
     if known.dense {
         return Some(View::Dense(base.cast()));
     }
-    let prepared = datatype::layout(known.datatype.as_ref()?, count as u64)?;
+    of(known.datatype.as_ref()?, base, count)
+}
+
+fn of(datatype: &Datatype, base: *mut c_void, count: usize) -> Option<View> {
+    let prepared = datatype::layout(datatype, count as u64)?;
     Some(View::of(prepared.described.clone(), base.cast()))
 }
 
@@ -50,8 +55,11 @@ pub fn receiving(
     (base, count, datatype): (*mut c_void, usize, Word),
     comm: Word,
 ) -> Option<View> {
-    if known.dense || known.datatype.is_some() {
+    if known.dense {
         return new(known, base, count);
+    }
+    if let Some(received) = known.received() {
+        return of(received, base, count);
     }
     let mut own = 0;
     // SAFETY: a datatype of the program's; a word has room for either kind of handle.

@@ -107,7 +107,7 @@ impl Kind {
     /// The layout of `count` elements, which have `bytes` bytes, wherever they are; `None` if
     /// nobody knows it.
     pub fn prepared(&self, count: usize, bytes: usize) -> Option<Arc<Prepared>> {
-        let datatype = self.known.as_ref()?.datatype.as_ref()?;
+        let datatype = self.known.as_ref()?.received()?;
         let layout = datatype::layout(datatype, count as u64)?;
         (layout.layout.size() == bytes as u64).then_some(layout)
     }

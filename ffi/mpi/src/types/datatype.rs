@@ -33,6 +33,9 @@ pub struct Known {
     /// The type as libcopy's; `None` if it was made in a way that we do not know, or if the library
     /// reads it differently.
     pub datatype: Option<Datatype>,
+    /// As MPI defines it, where the library packs it differently, and receives what it sends at
+    /// once as MPI defines.
+    defined: Option<Datatype>,
     /// Pieces of one element; 1 if that is not known.
     pub pieces: u64,
     /// Whether these follow a rule.
@@ -45,6 +48,11 @@ pub struct Known {
 }
 
 impl Known {
+    /// The type as received messages and parts of collectives have it, if that is known.
+    pub fn received(&self) -> Option<&Datatype> {
+        self.datatype.as_ref().or(self.defined.as_ref())
+    }
+
     /// Where basic elements end in the packed bytes, if that is known.
     pub fn grain(&self) -> Option<&Grain> {
         self.grain.as_ref()
@@ -239,8 +247,12 @@ struct Reading {
     differs: bool,
     /// Only its bytes can tell: it goes backwards somewhere, or has other bounds than MPI defines.
     /// Open MPI takes blocks that end where those before them begin for ascending ones, and MPICH
-    /// some of a negative extent. Open MPI 5.0 takes complex numbers from multiples of their size.
+    /// some of a negative extent.
     is_doubtful: bool,
+    /// The same, since it has complex numbers between the multiples of their size. Open MPI 5.0
+    /// packs and unpacks them from and to such multiples, and where it sends a message at once, it
+    /// does what MPI defines.
+    is_between: bool,
     /// Bytes of the largest complex number so far; 0 where there is none, or none that a library
     /// reads in its own way.
     complex: i64,
@@ -289,14 +301,14 @@ impl Reading {
                 | Contents::Struct { displacements, .. } => displacements.iter().any(is_between),
                 _ => false,
             };
-            self.is_doubtful |= are_between || is_between(&made.extent());
+            self.is_between |= are_between || is_between(&made.extent());
         }
     }
 
     /// Whether the library reads a type as it was translated.
     fn agrees(&mut self, abi: &Abi, datatype: Word, translated: &Datatype) -> bool {
-        if self.is_doubtful {
-            self.differs = self.has_empty || !packs_alike(abi, datatype, translated);
+        if self.is_doubtful || self.is_between {
+            self.differs |= self.has_empty || !packs_alike(abi, datatype, translated);
         }
         !self.differs
     }
@@ -642,8 +654,12 @@ pub fn read_differently() -> u64 {
 fn examine(abi: &Abi, datatype: Word) -> Option<Known> {
     let size = Facts::of(datatype)?.size;
     let mut reading = Reading::default();
-    let translated = translate(abi, datatype, 0, &mut reading)
-        .filter(|(translated, _)| reading.agrees(abi, datatype, translated));
+    let defined = translate(abi, datatype, 0, &mut reading);
+    let (defined, translated) = match defined {
+        Some(defined) if reading.agrees(abi, datatype, &defined.0) => (None, Some(defined)),
+        Some((defined, _)) if !reading.is_doubtful => (Some(defined), None),
+        _ => (None, None),
+    };
     if reading.differs {
         READ_DIFFERENTLY.fetch_add(1, Ordering::Relaxed);
     }
@@ -662,6 +678,7 @@ fn examine(abi: &Abi, datatype: Word) -> Option<Known> {
         size,
         dense,
         datatype: translated,
+        defined,
         pieces,
         is_regular,
         committed: AtomicU64::new(0),
@@ -700,7 +717,7 @@ impl attributes::Kept for Known {
     fn goes(&self, datatype: Word) {
         // Where nobody saw that it was freed, as Fortran's mpi_f08 may.
         worth::forget(datatype & threshold::handle_bits());
-        if let Some(datatype) = &self.datatype {
+        if let Some(datatype) = self.received() {
             forget(datatype.id());
         }
     }
