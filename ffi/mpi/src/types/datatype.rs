@@ -249,7 +249,7 @@ struct Reading {
     /// Open MPI takes blocks that end where those before them begin for ascending ones, and MPICH
     /// some of a negative extent.
     is_doubtful: bool,
-    /// The same, since it has complex numbers between the multiples of their size. Open MPI 5.0
+    /// Doubtful, too: it has complex numbers between the multiples of their size. Open MPI 5.0
     /// packs and unpacks them from and to such multiples, and where it sends a message at once, it
     /// does what MPI defines.
     is_between: bool,
