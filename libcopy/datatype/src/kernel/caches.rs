@@ -5,6 +5,8 @@
 //! The bounds were measured on a Cascade Lake Xeon (32 KiB and 1 MiB) and on a newer one (48 KiB
 //! and 2 MiB); where the C library cannot tell the sizes, they are those of the former.
 
+#[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
+use std::io::Read;
 use std::sync::OnceLock;
 
 /// A cache line.
@@ -51,14 +53,17 @@ fn sizes() -> [u64; 3] {
 /// the whole package together: ten or twelve times as much.
 #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
 fn last_level() -> Option<u64> {
+    // Such a file says a number. Read without a buffer of the heap, for which there may be no room.
     let read = |index: u32, file: &str| {
         let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{file}");
-        std::fs::read_to_string(path).ok()
+        let mut bytes = [0; 32];
+        let read = std::fs::File::open(path).ok()?.read(&mut bytes).ok()?;
+        let text = std::str::from_utf8(&bytes[..read]).ok()?;
+        bytes_of(text).or_else(|| text.trim().parse().ok())
     };
     // The kernel numbers them without a gap; no processor has as many.
-    let third =
-        (0..16).find(|index| read(*index, "level").is_some_and(|level| level.trim() == "3"))?;
-    bytes_of(&read(third, "size")?)
+    let third = (0..16).find(|index| read(*index, "level") == Some(3))?;
+    read(third, "size")
 }
 
 /// A size as the kernel writes it, for example `32768K`.
