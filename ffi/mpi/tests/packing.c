@@ -6,7 +6,8 @@
  *
  * usage: packing ROUNDS SEED MOST        MOST: bytes of a type, about
  *        packing readings ROUNDS         types that libraries read in ways of their own, two ranks
- *        packing between                 types that a library packs in its own way, and receives as MPI defines, two ranks
+ *        packing between                 types that a library packs in its own way and receives as
+ *                                        MPI defines, two ranks
  *        packing time                    nanoseconds of a call by either name, in turns
  *        packing external-time           the same of MPI_Pack_external and MPI_Unpack_external
  *
@@ -340,8 +341,9 @@ static void readings(int rounds)
 	}
 }
 
-/* Dense bytes received as complex numbers that are not at multiples of their size, short enough to be sent at once: Open MPI 5.0
- * packs and unpacks such types in a way of its own, and receives them as MPI defines.
+/* Dense bytes received as complex numbers that are not at multiples of their size, short enough to
+ * be sent at once: Open MPI 5.0 packs and unpacks such types in a way of its own, and receives them
+ * as MPI defines.
  */
 static void between(void)
 {

@@ -1265,7 +1265,7 @@ static void prepare(struct context *c, struct rng *r, struct rng *own, struct co
 	} while (a->group->comm == MPI_COMM_NULL ||
 		 /* Open MPI 4.1.4 and 5.0.11 hang in some gathers in place of 16 KiB by 4 ranks. */
 		 (a->op == GATHER && OMPI_MAJOR && a->in_place) ||
-		 /* Open MPI 4.1.4's MPI_Allgather between groups of one and of three ranks hangs. */
+		 /* Open MPI 4.1.4's MPI_Allgather between one and three ranks hangs. */
 		 (a->group->inter && OMPI_MAJOR && (a->op == ALLGATHER || a->op == ALLGATHERV)) ||
 		 /* So do its MPI_Alltoallv and MPI_Alltoallw, and those of 5.0.11. */
 		 (a->group->inter && OMPI_MAJOR && (a->op == ALLTOALLV || a->op == ALLTOALLW)) ||

@@ -96,7 +96,8 @@ static uint64_t digest(uint64_t sum, const void *data, size_t length)
 /* A signature's element: predefined, or a struct, which each side places as it likes. */
 enum atom { BYTE, SHORT, INT, FLOAT, DOUBLE, INT64, LONG_DOUBLE, COMPLEX, PAIR, MIXED, ATOMS };
 static const int atom_bytes[ATOMS] = { 1, 2, 4, 4, 8, 8, 16, 16, 12, 13 };
-/* What addresses are multiples of. Open MPI 5.0.11 moves complex numbers that are not at multiples of their size to other places. */
+/* What addresses are multiples of. Open MPI 5.0.11 moves complex numbers that are not at multiples
+ * of their size to other places. */
 static const int atom_align[ATOMS] = { 1, 2, 4, 4, 8, 8, 16, OMPI_MAJOR >= 5 ? 16 : 8, 8, 8 };
 
 /* Elements of `m` atoms. */
@@ -658,7 +659,8 @@ static void begin_epoch(struct context *c, int epoch, int is_first)
 		 * ends: they hang, or are too long. */
 		if (MPICH_MAJOR && s->atom == PAIR)
 			s->atom = INT64;
-		/* MPICH 4.0.2 says of long messages of structures that they are too long, and 5.0.2 that their types do not match. */
+		/* MPICH 4.0.2 says of long messages of structures that they are too long, and
+		 * 5.0.2 that their types do not match. */
 		s->m = spread(&r, i % 3 || (MPICH_MAJOR && s->atom == MIXED) ? 64 : 4096);
 		for (int k = 0; k < KEPT; k++) {
 			if (!is_first)
