@@ -16,8 +16,9 @@
 //!    submitted and there is none. If the process may have no more threads, nothing is submitted.
 //! 2. It stays while the process has requests that have not ended, and [`IDLE_MS`] longer.
 //! 3. It says itself that it is through: because nothing comes ([`Copier::retire`]), because the
-//!    process has closed its last file ([`Queue::close`]), or because it is killed. From then on it
-//!    is not the process's worker any more, and takes nothing; the next request starts another one.
+//!    process has closed its last file ([`Copier::leave`]), or because it is killed. From then on
+//!    it is not the process's worker any more, and takes nothing; the next request starts another
+//!    one.
 //! 4. The queue for this (`workqueue::enqueue_reaping`) waits for its end and frees it.
 //!
 //! # Who waits for whom

@@ -161,7 +161,7 @@ static void say(struct context *c, const char *format, ...)
 		c->at = sizeof(c->line) - 1;
 }
 
-/* So many seconds a rank may write no line, or 0. */
+/* Seconds that a rank may write no line; 0: any number. */
 static unsigned silent;
 
 static void end_line(struct context *c)

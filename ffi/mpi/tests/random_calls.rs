@@ -33,24 +33,24 @@ const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/random_calls.c"
 /// see that its program ended.
 const LIMIT: Duration = Duration::from_secs(150);
 
-/// After so many seconds in which a rank of a plain run writes nothing it hangs, and its step is
-/// left out.
+/// Seconds in which a rank of a plain run writes nothing after which it hangs, and its step is left
+/// out.
 const SILENT: u64 = 6;
 
-/// So many seconds a rank may write nothing with the library: what is said to hang does, on a busy
+/// Seconds that a rank may write nothing with the library: what is said to hang does, on a busy
 /// machine, too.
 const SILENT_OURS: u64 = 60;
 
 /// Steps of a block, at most.
 const LONGEST: u64 = 1000;
 
-/// So many times a plain run is repeated before a difference is ours.
+/// Times that a plain run is repeated before a difference is ours.
 const REPEATS: usize = 5;
 
 /// What `timeout` ends with when it has ended a program.
 const TIMEOUT: i32 = 124;
 
-/// After so many differences it is enough.
+/// Differences after which a run ends.
 const DIFFERENCES: usize = 4;
 
 /// Ranks and threads, and whether all that can be intercepted is.

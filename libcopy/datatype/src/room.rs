@@ -24,7 +24,7 @@ pub struct NoRoom {
 pub type Result<T, E = NoRoom> = std::result::Result<T, E>;
 
 impl NoRoom {
-    /// For a list of so many entries.
+    /// For a list of this many entries.
     pub fn of<T>(entries: usize) -> NoRoom {
         NoRoom {
             bytes: (entries as u64).saturating_mul(size_of::<T>() as u64),

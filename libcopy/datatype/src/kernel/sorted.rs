@@ -67,11 +67,11 @@ pub(super) const BOTH: u8 = 2;
 /// ([`CpuProfile::remembered`]).
 const FEWEST: usize = 64;
 
-/// Nor are longer lists of pieces of so many bytes on average whose data leaves the caches. There
-/// the processor follows pieces in their own order ahead of their turn, and does not in another:
-/// 1,000,000 pieces of 8 to 128 bytes took 19 ns each sorted on AMD's Zen 4, and 9 in their own
-/// order, with a wrong guess for nearly each of them; of 8 and 16 bytes, 3.4 and 6. `libcopy bench
-/// types --irregular` shows it.
+/// Nor are longer lists, of pieces of `STREAMED` bytes on average, whose data leaves the caches.
+/// There the processor follows pieces in their own order ahead of their turn, and does not in
+/// another: 1,000,000 pieces of 8 to 128 bytes took 19 ns each sorted on AMD's Zen 4, and 9 in
+/// their own order, with a wrong guess for nearly each of them; of 8 and 16 bytes, 3.4 and 6.
+/// `libcopy bench types --irregular` shows it.
 const STREAMED: usize = 24;
 
 /// What moves the pieces of a list in their own order.
