@@ -176,6 +176,53 @@ fn is_ok(outcome: &str) -> bool {
     time.is_some_and(|time| time.parse::<f64>().is_ok())
 }
 
+/// How long each test has taken, from the lines of programs that run tests as they come.
+#[derive(Debug, Default)]
+pub struct Durations {
+    /// When the last test ended, or its program began.
+    before: f64,
+    /// Seconds and names.
+    all: Vec<(f64, String)>,
+}
+
+impl Durations {
+    /// A line that ended `now` seconds after the start of the command. The guest suite says how
+    /// long a test took; libtest does not, so there it is the time since the result before it,
+    /// which is less than the test took where others ran beside it.
+    pub fn line(&mut self, line: &str, now: f64) {
+        if let Some((name, outcome)) = line.split_once(" ... ") {
+            if is_ok(outcome) {
+                let time = outcome
+                    .rsplit_once('(')
+                    .and_then(|(_, time)| time.split(' ').next());
+                if let Some(seconds) = time.and_then(|time| time.parse().ok()) {
+                    self.all.push((seconds, name.to_owned()));
+                }
+            } else if let Some(name) = name.strip_prefix("test ") {
+                if matches!(outcome, "ok" | "FAILED") {
+                    self.all.push((now - self.before, name.to_owned()));
+                    self.before = now;
+                }
+            }
+        } else if line.starts_with("running ") {
+            self.before = now;
+        }
+    }
+
+    /// The tests that took longest, at most `most` of those of at least a second.
+    pub fn slowest(mut self, most: usize) -> Vec<(f64, String)> {
+        self.all.sort_by(|a, b| b.0.total_cmp(&a.0));
+        self.all.retain(|(seconds, _)| *seconds >= 1.0);
+        self.all.truncate(most);
+        self.all
+    }
+
+    /// Adds those of another command.
+    pub fn append(&mut self, mut other: Durations) {
+        self.all.append(&mut other.all);
+    }
+}
+
 /// Points at which the guest suite's fault injection has failed a call.
 pub fn injected(log: &str) -> u64 {
     let numbers = log.lines().filter_map(|line| {
@@ -316,5 +363,28 @@ mod tests {
             42
         );
         assert_eq!(injected(""), 0);
+    }
+
+    #[test]
+    fn slow_tests_are_named() {
+        let mut all = Durations::default();
+        for (line, now) in [
+            ("running 3 tests", 10.0),
+            ("test a::first ... ok", 11.5),
+            ("test a::left_out ... ignored", 11.6),
+            ("test a::second ... FAILED", 15.0),
+            ("test result: FAILED. 1 passed; 1 failed", 15.0),
+            ("running 1 test", 30.0),
+            ("test quick ... ok", 30.2),
+            ("request::moves ... ok (2.25 s)", 31.0),
+            ("request::absent ... skipped: no engine", 31.0),
+        ] {
+            all.line(line, now);
+        }
+        let mut whole = Durations::default();
+        whole.append(all);
+        let slowest = whole.slowest(2);
+        let names: Vec<(f64, &str)> = slowest.iter().map(|(s, n)| (*s, n.as_str())).collect();
+        assert_eq!(names, [(3.5, "a::second"), (2.25, "request::moves")]);
     }
 }

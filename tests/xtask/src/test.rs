@@ -13,7 +13,7 @@ use crate::cargo::Artifacts;
 use crate::options::{Only, Options};
 use crate::part::{code, command, tee};
 use crate::shell::{function, is_command, succeeds, succeeds_loudly, target};
-use crate::summary::{self, Count};
+use crate::summary::{self, Count, Durations};
 
 /// Groups of the guest suite that want copy engines.
 const ENGINE_GROUPS: [&str; 10] = [
@@ -26,6 +26,9 @@ const WORKER_GROUPS: [&str; 2] = ["--group", "request"];
 
 /// The group that wants a clock of instructions.
 const LATENCY_GROUP: [&str; 2] = ["--group", "latency"];
+
+/// The number of slowest tests that are named at the end.
+const SLOWEST: usize = 20;
 
 /// Scripts end with this where what they need cannot be installed; they have said what it is.
 const ABSENT: i32 = 3;
@@ -68,6 +71,9 @@ struct Tests {
     /// Where what runs in the guest is put; the guest sees the checkout alone.
     stage: PathBuf,
     total: Count,
+    durations: Durations,
+    /// The parts with their seconds.
+    parts: Vec<(String, u64)>,
     failures: Vec<String>,
     screen: Box<dyn Write>,
     /// Escape sequences, empty where nobody sees them.
@@ -87,6 +93,8 @@ impl Tests {
             root,
             options,
             total: Count::default(),
+            durations: Durations::default(),
+            parts: Vec::new(),
             failures: Vec::new(),
             screen: Box::new(io::stdout()),
             bold: colour("\x1b[1m"),
@@ -117,7 +125,11 @@ impl Tests {
                     ("CARGO_TERM_PROGRESS_WHEN", "never"),
                 ]);
             }
-            let (code, said) = tee(command, &mut self.screen);
+            let mut durations = Durations::default();
+            let (code, said) = tee(command, &mut self.screen, |line, seconds| {
+                durations.line(line, seconds);
+            });
+            self.durations.append(durations);
             log.push_str(&said);
             status = if status == 0 { code } else { status };
         }
@@ -139,6 +151,7 @@ impl Tests {
             self.failures.extend(reasons);
         }
         self.total += count;
+        self.parts.push((name.to_owned(), part.seconds));
         let Count {
             passed,
             failed,
@@ -197,6 +210,16 @@ impl Tests {
             } else {
                 self.say(&format!("{}failed: {failure}{}", self.red, self.plain));
             }
+        }
+        let slowest = std::mem::take(&mut self.durations).slowest(SLOWEST);
+        if !slowest.is_empty() {
+            self.say("slowest tests, in seconds (without those that ran beside them):");
+        }
+        for (seconds, name) in slowest {
+            self.say(&format!("{seconds:8.1}  {name}"));
+        }
+        for (name, seconds) in std::mem::take(&mut self.parts) {
+            self.say(&format!("{seconds:6} s  {name}"));
         }
         self.say(&format!("took {} s", begin.elapsed().as_secs()));
         self.say(&last_line(self.total));

@@ -202,7 +202,7 @@ impl Bench {
         vm.arg(self.root.join("scripts/segments-in-guest"))
             .args([&share.0, &library])
             .args([&pieces, rounds, turns]);
-        let (status, said) = tee(vm, &mut io::stdout());
+        let (status, said) = tee(vm, &mut io::stdout(), |_, _| {});
         write(&self.output().join("segments.txt"), &said)?;
         ended(status)?;
         guest::segments(&said)?
