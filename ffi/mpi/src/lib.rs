@@ -28,10 +28,11 @@
 //! Blocking collectives, messages and packing that cost more than forwarded are forwarded after a
 //! trial ([`collectives::governor`]); `LIBCOPY_GOVERNOR=0` leaves it to the thresholds.
 //!
-//! `LIBCOPY_DISABLE=1` forwards everything; `LIBCOPY_STATS=1` prints at `MPI_Finalize` what was
-//! intercepted, and what was forwarded why; with a file's name in place of 1 every rank adds a line
-//! to that file, which `libcopy mpi report` reads. `LIBCOPY_MPI_MIN=BYTES`, the same for all ranks,
-//! intercepts everything from this size on, faster or not.
+//! `LIBCOPY_DISABLE=1` forwards everything; `LIBCOPY_STATS=1` prints at `MPI_Finalize` how many
+//! calls were intercepted, and how many were forwarded for each reason; with a file's name in place
+//! of 1 every rank adds a line to that file, which `libcopy mpi report` reads.
+//! `LIBCOPY_MPI_MIN=BYTES`, the same for all ranks, intercepts everything from this size on, faster
+//! or not.
 //!
 //! All that concerns several ranks is done only if all of them have this library, which they find
 //! out in `MPI_Init` ([`bootstrap`]).

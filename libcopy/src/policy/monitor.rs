@@ -2,12 +2,12 @@
 
 //! Learns from the iterations of a loop which way its collectives should go.
 //!
-//! Copy Engines 2023 has static thresholds (section 3.4) and names what they miss (section 4.4):
-//! whether an engine helps depends on how long the application computes until the next call and on
-//! how soon it touches the buffer. Both show in one figure that a process can measure alone: the
-//! time from one call at a place in the program to the next call there. The computation is part of
-//! it whichever way the bytes go, so the way with the shortest interval is the best one, overlap,
-//! faults and all.
+//! The paper Copy Engines 2023 chooses by constant thresholds of size (section 3.4), and says which
+//! cases these get wrong (section 4.4): whether an engine helps depends on how long the application
+//! computes until the next call and on how soon it touches the buffer. Both show in one figure that
+//! a process can measure alone: the time from one call at a place in the program to the next call
+//! there. The computation is part of it whichever way the bytes go, so the way with the shortest
+//! interval is the best one, overlap, faults and all.
 //!
 //! ```text
 //! iterations 1 to 9      each way three times in turn

@@ -80,9 +80,9 @@ pub fn is_in_place(buffer: *const c_void) -> bool {
     active().is_some_and(|abi| buffer as usize == abi.in_place)
 }
 
-/// Whether what is sent and what is received have one address. If they are the same bytes, the
-/// standard does not allow that; their datatypes may say other places. What is at `MPI_BOTTOM` its
-/// datatype says as well.
+/// Whether the send buffer and the receive buffer begin at one address. The standard does not allow
+/// them to overlap (MPI 4.1, section 2.3); but datatypes with displacements may make them different
+/// bytes, and `MPI_BOTTOM`, which is null, says nothing of where the bytes are.
 pub fn is_same(send: *const c_void, recv: *mut c_void) -> bool {
     !send.is_null() && std::ptr::eq(send, recv)
 }

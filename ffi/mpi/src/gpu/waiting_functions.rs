@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Functions that wait for other ranks and have nothing to do with device memory. Sends that are
-//! delayed are started before them ([`crate::gpu::delayed`]); where a program uses others that
-//! wait, which go past us, nothing is delayed.
+//! Functions that wait for other ranks and have no buffers in device memory. Sends that are delayed
+//! are started before them ([`crate::gpu::delayed`]). A program that uses functions that wait and
+//! are not exported here has no sends delayed: nothing would start them.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Which messages are intercepted, as far as their length says, and which lengths name slots.
+//! Lengths of messages, in bytes: from which one on a message is intercepted, and which ones a
+//! header has, whose length says in which slot the sender has described its message.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What a type is beneath what does not matter for its bytes.
+//! Strips a type of the constructors that do not change which bytes it has: duplicates, bounds, and
+//! wrappers of one element.
 
 use super::super::datatype::{Contents, Datatype};
 

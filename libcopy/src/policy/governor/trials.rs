@@ -55,8 +55,8 @@ const EARLY: u64 = 3;
 /// How much more these may cost if they have stretches of several calls.
 const EARLY_BUDGET: f64 = 4.0;
 
-/// Standard errors of which a gap in the time from message to message has to be many times more to
-/// be believed.
+/// A difference in the mean time from message to message counts half if it is this many of its
+/// standard errors, and less if it is fewer.
 const UNSURE: f64 = 2.0;
 
 /// Most calls between two trials, unless the budget asks for more.
