@@ -1,7 +1,18 @@
 ! SPDX-License-Identifier: MIT OR Apache-2.0
 !
 ! Every collective as Fortran calls it, with large messages; prints checksums. Compiled with
-! -DBINDING=1 it uses mpif.h, with 2 the module mpi, with 3 the module mpi_f08.
+! -DBINDING=1 it uses mpif.h, with 2 the module mpi, with 3 the module mpi_f08. Persistent
+! collectives, of which mpi_f08's names depend on the library, are not called there; with
+! -DBEFORE_STANDARD they have the names of Open MPI 4.1.
+#ifdef BEFORE_STANDARD
+#define MPI_Bcast_init MPIX_Bcast_init
+#define MPI_Gather_init MPIX_Gather_init
+#define MPI_Scatter_init MPIX_Scatter_init
+#define MPI_Allgather_init MPIX_Allgather_init
+#define MPI_Alltoall_init MPIX_Alltoall_init
+#define MPI_Reduce_init MPIX_Reduce_init
+#define MPI_Allreduce_init MPIX_Allreduce_init
+#endif
 program callers
 #if BINDING == 2
   use mpi
@@ -19,10 +30,10 @@ program callers
   integer :: at
   integer(MPI_ADDRESS_KIND) :: length, place
 #if BINDING == 3
-  type(MPI_Datatype) :: pairs
+  type(MPI_Datatype) :: pairs, types(64)
   type(MPI_Request) :: requests(7)
 #else
-  integer :: pairs, requests(7)
+  integer :: pairs, requests(7), types(64)
 #endif
   call MPI_Init(ierr)
   call MPI_Comm_rank(MPI_COMM_WORLD, rank, ierr)
@@ -82,6 +93,10 @@ program callers
   call MPI_Alltoallv(send, counts, places, MPI_INTEGER, recv, counts, places, MPI_INTEGER, &
                      MPI_COMM_WORLD, ierr)
   call show('alltoallv')
+  types = MPI_INTEGER
+  places = 4 * places
+  call MPI_Alltoallw(send, counts, places, types, recv, counts, places, types, MPI_COMM_WORLD, ierr)
+  call show('alltoallw')
   call MPI_Allreduce(send, recv, n, MPI_INTEGER, MPI_MAX, MPI_COMM_WORLD, ierr)
   call show('allreduce')
   call MPI_Allreduce(MPI_IN_PLACE, recv, n, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, ierr)
@@ -117,11 +132,47 @@ program callers
   call MPI_Waitany(1, requests, i, MPI_STATUS_IGNORE, ierr)
   recv(1) = recv(1) + i
   call show('ialltoall')
+#if BINDING != 3
+  call MPI_Bcast_init(recv, n, MPI_INTEGER, root, MPI_COMM_WORLD, MPI_INFO_NULL, requests(1), ierr)
+  call start('bcast_init')
+  call MPI_Gather_init(send, n, MPI_INTEGER, recv, n, MPI_INTEGER, root, MPI_COMM_WORLD, &
+                       MPI_INFO_NULL, requests(1), ierr)
+  call start('gather_init')
+  call MPI_Scatter_init(send, n, MPI_INTEGER, recv, n, MPI_INTEGER, root, MPI_COMM_WORLD, &
+                        MPI_INFO_NULL, requests(1), ierr)
+  call start('scatter_init')
+  call MPI_Allgather_init(send, n, MPI_INTEGER, recv, n, MPI_INTEGER, MPI_COMM_WORLD, &
+                          MPI_INFO_NULL, requests(1), ierr)
+  call start('allgather_init')
+  call MPI_Alltoall_init(send, n, MPI_INTEGER, recv, n, MPI_INTEGER, MPI_COMM_WORLD, &
+                         MPI_INFO_NULL, requests(1), ierr)
+  call start('alltoall_init')
+  call MPI_Reduce_init(send, recv, n, MPI_INTEGER, MPI_MAX, root, MPI_COMM_WORLD, MPI_INFO_NULL, &
+                       requests(1), ierr)
+  call start('reduce_init')
+  call MPI_Allreduce_init(MPI_IN_PLACE, recv, n, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, &
+                          MPI_INFO_NULL, requests(1), ierr)
+  call start('allreduce_init')
+#endif
   call MPI_Type_free(pairs, ierr)
   call MPI_Finalize(ierr)
 
 contains
 
+#if BINDING != 3
+  ! Starts a persistent request twice.
+  subroutine start(what)
+    character(*), intent(in) :: what
+    integer :: i
+    do i = 1, 2
+      call MPI_Start(requests(1), ierr)
+      call MPI_Wait(requests(1), MPI_STATUS_IGNORE, ierr)
+    end do
+    call MPI_Request_free(requests(1), ierr)
+    call show(what)
+  end subroutine start
+
+#endif
   subroutine fill()
     integer :: i
     do i = 1, 2 * n * ranks

@@ -256,7 +256,7 @@ pub const TABLE: &[Layers] = &[
         root: "ffi/mpi/src/lib.rs",
         order: "
             library/against_mpi
-            < library/loaded library/abi library/tools library/stats library/count library/relocations library/failure library/forked
+            < library/loaded library/abi library/tools library/stats library/count library/functions library/buffers library/relocations library/failure library/forked
             < library/pmpi/functions
             < library/attributes library/neighbourhood library/world_model
             < library/async_guard
@@ -264,7 +264,7 @@ pub const TABLE: &[Layers] = &[
             < library/progress
             < library/errors
             < library/status
-            < library/fallback library/narrow_counts library
+            < library/fallback library
             < bootstrap/own_collectives
             < bootstrap/launcher bootstrap/table
             < bootstrap/rendezvous bootstrap/world
@@ -313,9 +313,9 @@ pub const TABLE: &[Layers] = &[
             < packing/pack packing/external32 packing
             < messages/pack_memory messages/view
             < messages
-            < exports/forwarded
-            < exports/rights
-            < exports/fortran exports/collectives exports",
+            < exports/rights exports/fortran_arguments
+            < exports/collectives
+            < exports/fortran exports",
     },
     Layers {
         name: "libcopy-ffi",

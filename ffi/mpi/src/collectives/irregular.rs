@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Collectives whose parts differ in length.
+//! Collectives whose parts differ in length. Each function gives the call's code, or `None` where
+//! the call is to be forwarded.
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,15 +11,14 @@ use libcopy::scratch::Scratch;
 
 use crate::bootstrap;
 use crate::bootstrap::feature;
-use crate::collectives::governor::Span;
 use crate::collectives::intercept::{Call, Knows, beats_mpi, intercept_vector};
 use crate::comm::communicator;
 use crate::comm::order::Order;
 use crate::decide::active::{active, is_in_place, is_same};
 use crate::library::abi::Word;
+use crate::library::buffers::{BufferV, BufferW, Received, Sent};
 use crate::library::count::Count;
 use crate::library::failure::Failure;
-use crate::library::pmpi::forward;
 use crate::library::stats::{Function, Outcome};
 use crate::library::{errors, stats};
 use crate::types::buffer::{Kind, incoming, outgoing};
@@ -30,37 +30,28 @@ use crate::types::type_size;
 /// # Safety
 ///
 /// As the MPI standard says.
-#[allow(clippy::too_many_arguments)]
-#[inline(never)]
 pub unsafe fn gatherv<N: Count>(
-    send: *const c_void,
-    send_count: N,
-    send_type: Word,
-    recv: *mut c_void,
-    counts: *const N,
-    places: *const N::Place,
-    recv_type: Word,
+    send: Sent<N>,
+    recv: BufferV<*mut c_void, N>,
     root: c_int,
     comm: Word,
-) -> c_int {
-    let _span = Span;
+) -> Option<c_int> {
     let (mut own, mut all) = (None, None);
     let knows = Knows::Root(root);
     let call = intercept_vector(Function::Gatherv, comm, knows, |abi, known| {
         let is_root = usize::try_from(root) == Ok(known.rank);
-        if !(is_root && is_in_place(send)) {
-            let kind = Kind::of(abi, send_type, comm)?;
-            kind.bytes(send_count)?;
+        if !(is_root && is_in_place(send.base)) {
+            let kind = Kind::of(abi, send.datatype, comm)?;
+            kind.bytes(send.count)?;
             own = Some(kind);
         }
         if !is_root {
             return Some(0);
         }
         // SAFETY: the caller's promise: at the root, there is one of each per rank.
-        let partition =
-            unsafe { Partition::uniform(abi, comm, known.size, (counts, places), recv_type) }?;
-        let same = own.is_some() && send_type == recv_type;
-        if same && partition.is_at((recv, known.rank), (send, send_count.number())) {
+        let partition = unsafe { Partition::uniform(abi, comm, known.size, recv) }?;
+        let same = own.is_some() && send.datatype == recv.datatype;
+        if same && partition.is_at((recv.base, known.rank), (send.base, send.count.number())) {
             if errors::refuses(abi, Function::Gatherv) {
                 return None;
             }
@@ -68,24 +59,16 @@ pub unsafe fn gatherv<N: Count>(
             own = None;
         }
         Some(all.insert(partition).largest())
-    });
-    let sent = own.as_ref().and_then(|kind| kind.bytes(send_count));
+    })?;
+    let sent = own.as_ref().and_then(|kind| kind.bytes(send.count));
     let mine = || sent.or(all.as_ref().map(|all| all.bytes(root as usize)));
-    let call = call.and_then(|call| call.with_lengths(|| mine().unwrap_or(0)));
-    let Some((call, lengths)) = call else {
-        // SAFETY: the caller's promise.
-        return unsafe {
-            forward::gatherv(
-                send, send_count, send_type, recv, counts, places, recv_type, root, comm,
-            )
-        };
-    };
+    let (call, lengths) = call.with_lengths(|| mine().unwrap_or(0))?;
     let bytes = all.as_ref().map_or(sent.unwrap_or(0), Partition::total);
-    call.with_bytes(bytes).run(|call| {
+    Some(call.with_bytes(bytes).run(|call| {
         let (root, mut packed) = (root as usize, Scratch::default());
         let bytes = match &own {
             // SAFETY: the caller's promise.
-            Some(kind) => unsafe { outgoing(kind, send, send_count.elements(), &mut packed)? },
+            Some(kind) => unsafe { outgoing(kind, send.base, send.count.elements(), &mut packed)? },
             None => &[],
         };
         let bytes = own.is_some().then_some(bytes);
@@ -95,12 +78,12 @@ pub unsafe fn gatherv<N: Count>(
         let keep = own.is_none().then_some(root);
         // SAFETY: the caller's promise.
         unsafe {
-            all.incoming(recv, keep, |all, parts| {
+            all.incoming(recv.base, keep, |all, parts| {
                 let into = Some((all, parts));
                 call.group.gatherv(bytes, into, root, &lengths)
             })
         }
-    })
+    }))
 }
 
 /// `MPI_Scatterv`
@@ -108,38 +91,29 @@ pub unsafe fn gatherv<N: Count>(
 /// # Safety
 ///
 /// As the MPI standard says.
-#[allow(clippy::too_many_arguments)]
-#[inline(never)]
 pub unsafe fn scatterv<N: Count>(
-    send: *const c_void,
-    counts: *const N,
-    places: *const N::Place,
-    send_type: Word,
-    recv: *mut c_void,
-    recv_count: N,
-    recv_type: Word,
+    send: BufferV<*const c_void, N>,
+    recv: Received<N>,
     root: c_int,
     comm: Word,
-) -> c_int {
-    let _span = Span;
+) -> Option<c_int> {
     let (mut own, mut all) = (None, None);
     let knows = Knows::Root(root);
     let call = intercept_vector(Function::Scatterv, comm, knows, |abi, known| {
         let is_root = usize::try_from(root) == Ok(known.rank);
-        if !(is_root && is_in_place(recv)) {
-            let kind = Kind::of(abi, recv_type, comm)?;
-            kind.bytes(recv_count)?;
+        if !(is_root && is_in_place(recv.base)) {
+            let kind = Kind::of(abi, recv.datatype, comm)?;
+            kind.bytes(recv.count)?;
             own = Some(kind);
         }
         if !is_root {
             return Some(0);
         }
         // SAFETY: the caller's promise: at the root, there is one of each per rank.
-        let partition =
-            unsafe { Partition::uniform(abi, comm, known.size, (counts, places), send_type) }?;
-        let same = own.is_some() && send_type == recv_type;
-        let part = (send.cast_mut(), known.rank);
-        if same && partition.is_at(part, (recv, recv_count.number())) {
+        let partition = unsafe { Partition::uniform(abi, comm, known.size, send) }?;
+        let same = own.is_some() && send.datatype == recv.datatype;
+        let part = (send.base.cast_mut(), known.rank);
+        if same && partition.is_at(part, (recv.base, recv.count.number())) {
             if errors::refuses(abi, Function::Scatterv) {
                 return None;
             }
@@ -147,32 +121,24 @@ pub unsafe fn scatterv<N: Count>(
             own = None;
         }
         Some(all.insert(partition).largest())
-    });
-    let received = own.as_ref().and_then(|kind| kind.bytes(recv_count));
+    })?;
+    let received = own.as_ref().and_then(|kind| kind.bytes(recv.count));
     let mine = || received.or(all.as_ref().map(|all| all.bytes(root as usize)));
-    let call = call.and_then(|call| call.with_lengths(|| mine().unwrap_or(0)));
-    let Some((call, lengths)) = call else {
-        // SAFETY: the caller's promise.
-        return unsafe {
-            forward::scatterv(
-                send, counts, places, send_type, recv, recv_count, recv_type, root, comm,
-            )
-        };
-    };
+    let (call, lengths) = call.with_lengths(|| mine().unwrap_or(0))?;
     let bytes = all.as_ref().map_or(received.unwrap_or(0), Partition::total);
-    call.with_bytes(bytes).run(|call| {
+    Some(call.with_bytes(bytes).run(|call| {
         let root = root as usize;
         // SAFETY: the caller's promise.
         unsafe {
             match (&all, &own) {
                 (None, None) => Err(Failure::Code(call.abi.error)),
-                (None, Some(kind)) => incoming(kind, recv, recv_count.elements(), |own| {
+                (None, Some(kind)) => incoming(kind, recv.base, recv.count.elements(), |own| {
                     call.group.scatterv(None, own, root, &lengths)
                 }),
-                (Some(all), own) => all.outgoing(send, |bytes, parts| {
+                (Some(all), own) => all.outgoing(send.base, |bytes, parts| {
                     let whole = Some((bytes, parts));
                     match own {
-                        Some(kind) => incoming(kind, recv, recv_count.elements(), |own| {
+                        Some(kind) => incoming(kind, recv.base, recv.count.elements(), |own| {
                             call.group.scatterv(whole, own, root, &lengths)
                         }),
                         None => {
@@ -184,7 +150,7 @@ pub unsafe fn scatterv<N: Count>(
                 }),
             }
         }
-    })
+    }))
 }
 
 /// `MPI_Allgatherv`
@@ -192,33 +158,24 @@ pub unsafe fn scatterv<N: Count>(
 /// # Safety
 ///
 /// As the MPI standard says.
-#[allow(clippy::too_many_arguments)]
-#[inline(never)]
 pub unsafe fn allgatherv<N: Count>(
-    send: *const c_void,
-    send_count: N,
-    send_type: Word,
-    recv: *mut c_void,
-    counts: *const N,
-    places: *const N::Place,
-    recv_type: Word,
+    send: Sent<N>,
+    recv: BufferV<*mut c_void, N>,
     comm: Word,
-) -> c_int {
-    let _span = Span;
+) -> Option<c_int> {
     let (mut own, mut all) = (None, None);
     // SAFETY: the caller's promise.
-    let knows = Knows::All(unsafe { largest(counts, recv_type, comm) }.unwrap_or(0));
+    let knows = Knows::All(unsafe { largest(recv.counts, recv.datatype, comm) }.unwrap_or(0));
     let call = intercept_vector(Function::Allgatherv, comm, knows, |abi, known| {
-        if !is_in_place(send) {
-            let kind = Kind::of(abi, send_type, comm)?;
-            kind.bytes(send_count)?;
+        if !is_in_place(send.base) {
+            let kind = Kind::of(abi, send.datatype, comm)?;
+            kind.bytes(send.count)?;
             own = Some(kind);
         }
         // SAFETY: the caller's promise: there is one of each per rank.
-        let partition =
-            unsafe { Partition::uniform(abi, comm, known.size, (counts, places), recv_type) }?;
-        let same = own.is_some() && send_type == recv_type;
-        if same && partition.is_at((recv, known.rank), (send, send_count.number())) {
+        let partition = unsafe { Partition::uniform(abi, comm, known.size, recv) }?;
+        let same = own.is_some() && send.datatype == recv.datatype;
+        if same && partition.is_at((recv.base, known.rank), (send.base, send.count.number())) {
             if errors::refuses(abi, Function::Allgatherv) {
                 return None;
             }
@@ -226,31 +183,24 @@ pub unsafe fn allgatherv<N: Count>(
             own = None;
         }
         Some(all.insert(partition).largest())
-    });
-    let (Some(call), Some(all)) = (call, all) else {
-        // SAFETY: the caller's promise.
-        return unsafe {
-            forward::allgatherv(
-                send, send_count, send_type, recv, counts, places, recv_type, comm,
-            )
-        };
-    };
-    call.with_bytes(all.total()).run(|call| {
+    })?;
+    let all = all?;
+    Some(call.with_bytes(all.total()).run(|call| {
         let mut packed = Scratch::default();
         let bytes = match &own {
             // SAFETY: the caller's promise.
-            Some(kind) => unsafe { outgoing(kind, send, send_count.elements(), &mut packed)? },
+            Some(kind) => unsafe { outgoing(kind, send.base, send.count.elements(), &mut packed)? },
             None => &[],
         };
         let keep = own.is_none().then_some(call.group.rank);
         // SAFETY: the caller's promise.
         unsafe {
-            all.incoming(recv, keep, |all, parts| {
+            all.incoming(recv.base, keep, |all, parts| {
                 let bytes = own.is_some().then_some(bytes);
                 call.group.allgatherv(bytes, all, parts)
             })
         }
-    })
+    }))
 }
 
 /// Bytes of the largest part; `None` if this is nothing for us.
@@ -332,32 +282,24 @@ pub unsafe fn exchange(
 /// # Safety
 ///
 /// As the MPI standard says.
-#[allow(clippy::too_many_arguments)]
-#[inline(never)]
 pub unsafe fn alltoallv<N: Count>(
-    send: *const c_void,
-    send_counts: *const N,
-    send_places: *const N::Place,
-    send_type: Word,
-    recv: *mut c_void,
-    recv_counts: *const N,
-    recv_places: *const N::Place,
-    recv_type: Word,
+    send: BufferV<*const c_void, N>,
+    recv: BufferV<*mut c_void, N>,
     comm: Word,
-) -> c_int {
-    let _span = Span;
+) -> Option<c_int> {
     let (mut from, mut to) = (None, None);
-    let (sent, received) = ((send_counts, send_places), (recv_counts, recv_places));
     let call = intercept_vector(Function::Alltoallv, comm, Knows::Each, |abi, known| {
         let size = known.size;
         // SAFETY: the caller's promise: there is one of each per rank.
         unsafe {
-            if !is_in_place(send) {
-                from = Some(Partition::uniform(abi, comm, size, sent, send_type)?);
+            if !is_in_place(send.base) {
+                from = Some(Partition::uniform(abi, comm, size, send)?);
             }
-            let partition = Partition::uniform(abi, comm, size, received, recv_type)?;
-            if is_same(send, recv) && from.as_ref().is_some_and(|from| from.is_like(&partition)) {
-                let arrays = send_counts == recv_counts && send_type == recv_type;
+            let partition = Partition::uniform(abi, comm, size, recv)?;
+            if is_same(send.base, recv.base)
+                && from.as_ref().is_some_and(|from| from.is_like(&partition))
+            {
+                let arrays = send.counts == recv.counts && send.datatype == recv.datatype;
                 if arrays && errors::refuses(abi, Function::Alltoallv) {
                     return None;
                 }
@@ -366,24 +308,9 @@ pub unsafe fn alltoallv<N: Count>(
             }
             Some(to.insert(partition).largest())
         }
-    });
+    })?;
     // SAFETY: the caller's promise.
-    unsafe {
-        match (call, to) {
-            (Some(call), Some(to)) => exchange(call, (send, from), (recv, to)),
-            _ => forward::alltoallv(
-                send,
-                send_counts,
-                send_places,
-                send_type,
-                recv,
-                recv_counts,
-                recv_places,
-                recv_type,
-                comm,
-            ),
-        }
-    }
+    Some(unsafe { exchange(call, (send.base, from), (recv.base, to?)) })
 }
 
 /// `MPI_Alltoallw` of a rank with itself, which copies from layout to layout what the MPI library
@@ -393,9 +320,9 @@ pub unsafe fn alltoallv<N: Count>(
 ///
 /// The buffers are what the MPI standard says.
 unsafe fn alone<N: Count>(
+    send: BufferW<*const c_void, N, N::Place>,
+    recv: BufferW<*mut c_void, N, N::Place>,
     comm: Word,
-    (send, sent, send_types): (*const c_void, (*const N, *const N::Place), *const c_void),
-    (recv, received, recv_types): (*mut c_void, (*const N, *const N::Place), *const c_void),
 ) -> Option<c_int> {
     let function = Function::Alltoallw;
     let work = || {
@@ -404,7 +331,7 @@ unsafe fn alone<N: Count>(
             .ok()
             .filter(|known| known.is_alone())?;
         bootstrap::world().filter(|world| world.has(feature::COLLECTIVES))?;
-        if is_in_place(send) || is_same(send, recv) {
+        if is_in_place(send.base) || is_same(send.base, recv.base) {
             return None;
         }
         let (agree, largest) = known.irregular(function);
@@ -414,8 +341,8 @@ unsafe fn alone<N: Count>(
         }
         // SAFETY: the caller's promise: there is one of each for the only rank.
         let (mut from, mut to) = unsafe {
-            let from = Partition::varied(abi, comm, 1, sent, send_types)?;
-            (from, Partition::varied(abi, comm, 1, received, recv_types)?)
+            let from = Partition::varied(abi, comm, 1, send)?;
+            (from, Partition::varied(abi, comm, 1, recv)?)
         };
         let bytes = to.bytes(0);
         if agree {
@@ -430,7 +357,7 @@ unsafe fn alone<N: Count>(
             return None;
         }
         // SAFETY: the caller's promise.
-        match unsafe { from.settle(send, (&mut to, recv), 0) } {
+        match unsafe { from.settle(send.base, (&mut to, recv.base), 0) } {
             Ok(()) => {}
             // Its functions that pack have told the error handler.
             Err(Failure::Code(code)) => return Some(code),
@@ -447,57 +374,33 @@ unsafe fn alone<N: Count>(
 /// # Safety
 ///
 /// As the MPI standard says.
-#[allow(clippy::too_many_arguments)]
-#[inline(never)]
 pub unsafe fn alltoallw<N: Count>(
-    send: *const c_void,
-    send_counts: *const N,
-    send_places: *const N::Place,
-    send_types: *const c_void,
-    recv: *mut c_void,
-    recv_counts: *const N,
-    recv_places: *const N::Place,
-    recv_types: *const c_void,
+    send: BufferW<*const c_void, N, N::Place>,
+    recv: BufferW<*mut c_void, N, N::Place>,
     comm: Word,
-) -> c_int {
-    let _span = Span;
+) -> Option<c_int> {
     let (mut from, mut to) = (None, None);
-    let (sent, received) = ((send_counts, send_places), (recv_counts, recv_places));
     // SAFETY: the caller's promise.
-    let done = unsafe { alone(comm, (send, sent, send_types), (recv, received, recv_types)) };
-    if let Some(code) = done {
-        return code;
+    if let Some(code) = unsafe { alone(send, recv, comm) } {
+        return Some(code);
     }
     let call = intercept_vector(Function::Alltoallw, comm, Knows::Each, |abi, known| {
         let size = known.size;
         // SAFETY: the caller's promise: there is one of each per rank.
         unsafe {
-            if !is_in_place(send) {
-                from = Some(Partition::varied(abi, comm, size, sent, send_types)?);
+            if !is_in_place(send.base) {
+                from = Some(Partition::varied(abi, comm, size, send)?);
             }
-            let partition = Partition::varied(abi, comm, size, received, recv_types)?;
-            if is_same(send, recv) && from.as_ref().is_some_and(|from| from.is_like(&partition)) {
+            let partition = Partition::varied(abi, comm, size, recv)?;
+            if is_same(send.base, recv.base)
+                && from.as_ref().is_some_and(|from| from.is_like(&partition))
+            {
                 // As if it were `MPI_IN_PLACE`.
                 from = None;
             }
             Some(to.insert(partition).largest())
         }
-    });
+    })?;
     // SAFETY: the caller's promise.
-    unsafe {
-        match (call, to) {
-            (Some(call), Some(to)) => exchange(call, (send, from), (recv, to)),
-            _ => forward::alltoallw(
-                send,
-                send_counts,
-                send_places,
-                send_types,
-                recv,
-                recv_counts,
-                recv_places,
-                recv_types,
-                comm,
-            ),
-        }
-    }
+    Some(unsafe { exchange(call, (send.base, from), (recv.base, to?)) })
 }

@@ -3,21 +3,22 @@
 //! Neighbourhood collectives (MPI 4.1, section 8.7): a communicator's neighbours, and alltoalls
 //! between them as alltoalls between all, with nothing for the others.
 //!
+//! Each function gives the call's code, or `None` where the call is to be forwarded.
+//!
 //! A rank that is a neighbour twice gets two parts, and libraries differ in which is which: a
 //! communicator in which any rank has such neighbours is forwarded.
 
 use std::ffi::{c_int, c_void};
 
-use crate::collectives::governor::Span;
 use crate::collectives::intercept::{Call, Knows, intercept_vector};
 use crate::collectives::irregular::exchange;
 use crate::comm::communicator;
 use crate::comm::communicator::Comm;
 use crate::decide::active::active;
 use crate::library::abi::{Abi, Word};
+use crate::library::buffers::{BufferV, BufferW, Received, Sent};
 use crate::library::count::Count;
 use crate::library::neighbourhood::Neighbours;
-use crate::library::pmpi::forward;
 use crate::library::stats::{Function, Outcome};
 use crate::library::{pmpi, stats};
 use crate::types::buffer::Kind;
@@ -106,18 +107,11 @@ fn uniform(
 /// # Safety
 ///
 /// As the MPI standard says, for this and all functions below.
-#[allow(clippy::too_many_arguments)]
-#[inline(never)]
 pub unsafe fn neighbor_alltoall<N: Count>(
-    send: *const c_void,
-    send_count: N,
-    send_type: Word,
-    recv: *mut c_void,
-    recv_count: N,
-    recv_type: Word,
+    send: Sent<N>,
+    recv: Received<N>,
     comm: Word,
-) -> c_int {
-    let _span = Span;
+) -> Option<c_int> {
     let function = Function::NeighborAlltoall;
     let intercepted = intercept(function, comm, |abi, known, neighbours| {
         let partition = |ranks: &[c_int], count: N, datatype| {
@@ -127,18 +121,14 @@ pub unsafe fn neighbor_alltoall<N: Count>(
                 Some((count, place(i)?))
             })
         };
-        let from = partition(&neighbours.destinations, send_count, send_type)?;
-        Some((from, partition(&neighbours.sources, recv_count, recv_type)?))
-    });
+        let from = partition(&neighbours.destinations, send.count, send.datatype)?;
+        Some((
+            from,
+            partition(&neighbours.sources, recv.count, recv.datatype)?,
+        ))
+    })?;
     // SAFETY: the caller's promise.
-    unsafe {
-        match intercepted {
-            Some(intercepted) => run(intercepted, send, recv),
-            None => forward::neighbor_alltoall(
-                send, send_count, send_type, recv, recv_count, recv_type, comm,
-            ),
-        }
-    }
+    Some(unsafe { run(intercepted, send.base, recv.base) })
 }
 
 /// `MPI_Neighbor_alltoallv`
@@ -146,20 +136,11 @@ pub unsafe fn neighbor_alltoall<N: Count>(
 /// # Safety
 ///
 /// As the MPI standard says.
-#[allow(clippy::too_many_arguments)]
-#[inline(never)]
 pub unsafe fn neighbor_alltoallv<N: Count>(
-    send: *const c_void,
-    send_counts: *const N,
-    send_places: *const N::Place,
-    send_type: Word,
-    recv: *mut c_void,
-    recv_counts: *const N,
-    recv_places: *const N::Place,
-    recv_type: Word,
+    send: BufferV<*const c_void, N>,
+    recv: BufferV<*mut c_void, N>,
     comm: Word,
-) -> c_int {
-    let _span = Span;
+) -> Option<c_int> {
     let function = Function::NeighborAlltoallv;
     let intercepted = intercept(function, comm, |abi, known, neighbours| {
         let partition = |ranks: &[c_int], counts: *const N, places: *const N::Place, datatype| {
@@ -170,26 +151,14 @@ pub unsafe fn neighbor_alltoallv<N: Count>(
             })
         };
         let (to, from) = (&neighbours.destinations, &neighbours.sources);
-        let sent = partition(to, send_counts, send_places, send_type)?;
-        Some((sent, partition(from, recv_counts, recv_places, recv_type)?))
-    });
+        let sent = partition(to, send.counts, send.places, send.datatype)?;
+        Some((
+            sent,
+            partition(from, recv.counts, recv.places, recv.datatype)?,
+        ))
+    })?;
     // SAFETY: the caller's promise.
-    unsafe {
-        match intercepted {
-            Some(intercepted) => run(intercepted, send, recv),
-            None => forward::neighbor_alltoallv(
-                send,
-                send_counts,
-                send_places,
-                send_type,
-                recv,
-                recv_counts,
-                recv_places,
-                recv_type,
-                comm,
-            ),
-        }
-    }
+    Some(unsafe { run(intercepted, send.base, recv.base) })
 }
 
 /// `MPI_Neighbor_alltoallw`, whose places are bytes, and as wide in both forms.
@@ -197,20 +166,11 @@ pub unsafe fn neighbor_alltoallv<N: Count>(
 /// # Safety
 ///
 /// As the MPI standard says.
-#[allow(clippy::too_many_arguments)]
-#[inline(never)]
 pub unsafe fn neighbor_alltoallw<N: Count>(
-    send: *const c_void,
-    send_counts: *const N,
-    send_places: *const isize,
-    send_types: *const c_void,
-    recv: *mut c_void,
-    recv_counts: *const N,
-    recv_places: *const isize,
-    recv_types: *const c_void,
+    send: BufferW<*const c_void, N, isize>,
+    recv: BufferW<*mut c_void, N, isize>,
     comm: Word,
-) -> c_int {
-    let _span = Span;
+) -> Option<c_int> {
     let function = Function::NeighborAlltoallw;
     let intercepted = intercept(function, comm, |abi, known, neighbours| {
         let partition = |ranks: &[c_int], counts: *const N, places: *const isize, types| {
@@ -228,24 +188,9 @@ pub unsafe fn neighbor_alltoallw<N: Count>(
             })
         };
         let (to, from) = (&neighbours.destinations, &neighbours.sources);
-        let sent = partition(to, send_counts, send_places, send_types)?;
-        Some((sent, partition(from, recv_counts, recv_places, recv_types)?))
-    });
+        let sent = partition(to, send.counts, send.places, send.types)?;
+        Some((sent, partition(from, recv.counts, recv.places, recv.types)?))
+    })?;
     // SAFETY: the caller's promise.
-    unsafe {
-        match intercepted {
-            Some(intercepted) => run(intercepted, send, recv),
-            None => forward::neighbor_alltoallw(
-                send,
-                send_counts,
-                send_places.cast(),
-                send_types,
-                recv,
-                recv_counts,
-                recv_places.cast(),
-                recv_types,
-                comm,
-            ),
-        }
-    }
+    Some(unsafe { run(intercepted, send.base, recv.base) })
 }

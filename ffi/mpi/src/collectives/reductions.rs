@@ -2,22 +2,22 @@
 
 //! Reductions with predefined operations, which are commutative. The MPI library does the
 //! arithmetic (`MPI_Reduce_local`), so every operation on every type is its own; we bring the
-//! operands together. Operations of the user's own and datatypes with gaps are forwarded.
+//! operands together. Operations of the user's own and datatypes with gaps are forwarded. Each
+//! function gives the call's code, or `None` where the call is to be forwarded.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::ptr;
 
 use libcopy::scratch::Scratch;
 
-use crate::collectives::governor::Span;
 use crate::collectives::intercept::{Call, intercept_reduction, plausible, rank_of};
 use crate::comm::communicator;
 use crate::comm::hierarchy::{Combine, What};
 use crate::decide::active::{active, is_in_place, is_same};
 use crate::library::abi::{Abi, Word};
+use crate::library::buffers::Reduction;
 use crate::library::count::Count;
 use crate::library::failure::Failure;
-use crate::library::pmpi::forward;
 use crate::library::stats::Function;
 use crate::library::{errors, pmpi};
 use crate::types::buffer::{Kind, MOST, incoming, outgoing};
@@ -31,16 +31,23 @@ pub struct Elements {
 }
 
 impl Elements {
-    /// The elements of a function that sends what is at `send` and receives at `recv`, where it
-    /// does both; and whether it is as if `send` were `MPI_IN_PLACE`. `None` also if the library
-    /// refuses that those are the same.
-    pub fn between(
+    /// The elements of a reduction, and whether it is as if it were in place. `None` also if the
+    /// library refuses that the buffers are the same. `gets` says whether this rank receives.
+    pub fn between<C: Copy>(
         abi: &Abi,
         function: Function,
-        (send, recv): (*const c_void, *mut c_void),
-        (datatype, op, comm): (Word, Word, Word),
+        (reduction, gets): (Reduction<C>, bool),
+        comm: Word,
     ) -> Option<(Elements, bool)> {
+        let Reduction {
+            send, datatype, op, ..
+        } = reduction;
         let elements = Elements::of(abi, datatype, op, comm)?;
+        let recv = if gets {
+            reduction.recv
+        } else {
+            ptr::null_mut()
+        };
         let same = is_same(send, recv);
         if same && errors::refuses_reduction(function, (datatype, op), elements.size()) {
             return None;
@@ -120,53 +127,38 @@ impl Elements {
 /// # Safety
 ///
 /// As the MPI standard says.
-#[allow(clippy::too_many_arguments)]
-#[inline(never)]
-pub unsafe fn reduce<N: Count>(
-    send: *const c_void,
-    recv: *mut c_void,
-    count: N,
-    datatype: Word,
-    op: Word,
-    root: c_int,
-    comm: Word,
-) -> c_int {
-    let _span = Span;
+pub unsafe fn reduce<N: Count>(reduction: Reduction<N>, root: c_int, comm: Word) -> Option<c_int> {
     let (mut elements, mut is_root, mut in_place) = (None, false, false);
-    let pair = (count.number(), datatype);
-    let call = intercept_reduction(Function::Reduce, comm, pair, Some(op), |abi| {
+    let (pair, op) = (reduction.pair(), Some(reduction.op));
+    let call = intercept_reduction(Function::Reduce, comm, pair, op, |abi| {
         is_root = rank_of(abi, comm)? == plausible(abi, comm, root)?;
-        // Elsewhere nothing is received.
-        let both = (send, if is_root { recv } else { ptr::null_mut() });
-        let what = (datatype, op, comm);
-        let (kinds, same) = Elements::between(abi, Function::Reduce, both, what)?;
+        let what = (reduction, is_root);
+        let (kinds, same) = Elements::between(abi, Function::Reduce, what, comm)?;
         in_place = is_root && same;
         elements = Some(kinds);
         Some(())
-    });
-    let (Some(call), Some(elements)) = (call, elements) else {
-        // SAFETY: the caller's promise.
-        return unsafe { forward::reduce(send, recv, count, datatype, op, root, comm) };
-    };
-    call.run(|call| {
-        let (count, root, kind) = (count.elements(), root as usize, elements.kind.clone());
+    })?;
+    let elements = elements?;
+    Some(call.run(|call| {
+        let (count, root) = (reduction.count.elements(), root as usize);
+        let kind = elements.kind.clone();
         let mut packed = Scratch::default();
         let own = if in_place {
             None
         } else {
             // SAFETY: the caller's promise.
-            Some(unsafe { outgoing(&kind, send, count, &mut packed)? })
+            Some(unsafe { outgoing(&kind, reduction.send, count, &mut packed)? })
         };
         let reduce = |recv: Option<&mut [u8]>| {
             elements.combine(|what, combine| call.group.reduce(own, recv, root, (what, combine)))
         };
         if is_root {
             // SAFETY: the caller's promise.
-            unsafe { incoming(&kind, recv, count, |recv| reduce(Some(recv))) }
+            unsafe { incoming(&kind, reduction.recv, count, |recv| reduce(Some(recv))) }
         } else {
             reduce(None)
         }
-    })
+    }))
 }
 
 /// `MPI_Allreduce`
@@ -174,45 +166,32 @@ pub unsafe fn reduce<N: Count>(
 /// # Safety
 ///
 /// As the MPI standard says.
-#[allow(clippy::too_many_arguments)]
-#[inline(never)]
-pub unsafe fn allreduce<N: Count>(
-    send: *const c_void,
-    recv: *mut c_void,
-    count: N,
-    datatype: Word,
-    op: Word,
-    comm: Word,
-) -> c_int {
-    let _span = Span;
+pub unsafe fn allreduce<N: Count>(reduction: Reduction<N>, comm: Word) -> Option<c_int> {
     let (mut elements, mut in_place) = (None, false);
-    let pair = (count.number(), datatype);
-    let call = intercept_reduction(Function::Allreduce, comm, pair, Some(op), |abi| {
-        let (both, what) = ((send, recv), (datatype, op, comm));
-        let (kinds, same) = Elements::between(abi, Function::Allreduce, both, what)?;
+    let (pair, op) = (reduction.pair(), Some(reduction.op));
+    let call = intercept_reduction(Function::Allreduce, comm, pair, op, |abi| {
+        let what = (reduction, true);
+        let (kinds, same) = Elements::between(abi, Function::Allreduce, what, comm)?;
         (elements, in_place) = (Some(kinds), same);
         Some(())
-    });
-    let (Some(call), Some(elements)) = (call, elements) else {
-        // SAFETY: the caller's promise.
-        return unsafe { forward::allreduce(send, recv, count, datatype, op, comm) };
-    };
-    call.run(|call| {
-        let (count, kind, mut packed) =
-            (count.elements(), elements.kind.clone(), Scratch::default());
+    })?;
+    let elements = elements?;
+    Some(call.run(|call| {
+        let (count, kind) = (reduction.count.elements(), elements.kind.clone());
+        let mut packed = Scratch::default();
         let own = if in_place {
             None
         } else {
             // SAFETY: the caller's promise.
-            Some(unsafe { outgoing(&kind, send, count, &mut packed)? })
+            Some(unsafe { outgoing(&kind, reduction.send, count, &mut packed)? })
         };
         // SAFETY: the caller's promise.
         unsafe {
-            incoming(&kind, recv, count, |recv| {
+            incoming(&kind, reduction.recv, count, |recv| {
                 elements.combine(|what, combine| call.group.allreduce(own, recv, (what, combine)))
             })
         }
-    })
+    }))
 }
 
 /// Combines and hands out slices of these lengths, in elements.
@@ -220,14 +199,12 @@ pub unsafe fn allreduce<N: Count>(
 /// # Safety
 ///
 /// The buffers are what the MPI standard says.
-unsafe fn scatter(
+unsafe fn scatter<C>(
     call: Call,
-    (elements, in_place): &(Elements, bool),
-    send: *const c_void,
-    recv: *mut c_void,
+    (elements, in_place): (Elements, bool),
+    Reduction { send, recv, .. }: Reduction<C>,
     counts: &[usize],
 ) -> c_int {
-    let in_place = *in_place;
     call.run(|call| {
         let (kind, total) = (elements.kind.clone(), counts.iter().sum());
         let own = counts[call.group.rank];
@@ -260,36 +237,24 @@ unsafe fn scatter(
 /// # Safety
 ///
 /// As the MPI standard says.
-#[allow(clippy::too_many_arguments)]
-#[inline(never)]
 pub unsafe fn reduce_scatter<N: Count>(
-    send: *const c_void,
-    recv: *mut c_void,
-    counts: *const N,
-    datatype: Word,
-    op: Word,
+    reduction: Reduction<*const N>,
     comm: Word,
-) -> c_int {
-    let _span = Span;
+) -> Option<c_int> {
     // SAFETY: the caller's promise.
-    let numbers = unsafe { numbers(counts, comm) };
-    let total = numbers.as_ref().and_then(|all| {
+    let counts = unsafe { numbers(reduction.count, comm) };
+    let total = counts.as_ref().and_then(|all| {
         let mut all = all.iter();
         all.try_fold(0, |sum: usize, n| sum.checked_add(*n))
     });
+    let (function, pair) = (Function::ReduceScatter, (total, reduction.datatype));
     let mut elements = None;
-    let one = (total, datatype);
-    let call = intercept_reduction(Function::ReduceScatter, comm, one, Some(op), |abi| {
-        let (both, what) = ((send, recv), (datatype, op, comm));
-        elements = Some(Elements::between(abi, Function::ReduceScatter, both, what)?);
+    let call = intercept_reduction(function, comm, pair, Some(reduction.op), |abi| {
+        elements = Some(Elements::between(abi, function, (reduction, true), comm)?);
         Some(())
-    });
-    let (Some(call), Some(elements), Some(numbers)) = (call, elements, numbers) else {
-        // SAFETY: the caller's promise.
-        return unsafe { forward::reduce_scatter(send, recv, counts, datatype, op, comm) };
-    };
+    })?;
     // SAFETY: the caller's promise.
-    unsafe { scatter(call, &elements, send, recv, &numbers) }
+    Some(unsafe { scatter(call, elements?, reduction, &counts?) })
 }
 
 /// The counts of all ranks; `None` if this is nothing for us.
@@ -312,34 +277,14 @@ unsafe fn numbers<N: Count>(counts: *const N, comm: Word) -> Option<Vec<usize>> 
 /// # Safety
 ///
 /// As the MPI standard says.
-#[allow(clippy::too_many_arguments)]
-#[inline(never)]
-pub unsafe fn reduce_scatter_block<N: Count>(
-    send: *const c_void,
-    recv: *mut c_void,
-    count: N,
-    datatype: Word,
-    op: Word,
-    comm: Word,
-) -> c_int {
-    let _span = Span;
+pub unsafe fn reduce_scatter_block<N: Count>(reduction: Reduction<N>, comm: Word) -> Option<c_int> {
+    let (function, pair) = (Function::ReduceScatterBlock, reduction.pair());
     let mut elements = None;
-    let one = (count.number(), datatype);
-    let call = intercept_reduction(Function::ReduceScatterBlock, comm, one, Some(op), |abi| {
-        let (both, what) = ((send, recv), (datatype, op, comm));
-        elements = Some(Elements::between(
-            abi,
-            Function::ReduceScatterBlock,
-            both,
-            what,
-        )?);
+    let call = intercept_reduction(function, comm, pair, Some(reduction.op), |abi| {
+        elements = Some(Elements::between(abi, function, (reduction, true), comm)?);
         Some(())
-    });
-    let (Some(call), Some(elements)) = (call, elements) else {
-        // SAFETY: the caller's promise.
-        return unsafe { forward::reduce_scatter_block(send, recv, count, datatype, op, comm) };
-    };
-    let counts = vec![count.elements(); call.group.size];
+    })?;
+    let counts = vec![reduction.count.elements(); call.group.size];
     // SAFETY: the caller's promise.
-    unsafe { scatter(call, &elements, send, recv, &counts) }
+    Some(unsafe { scatter(call, elements?, reduction, &counts) })
 }

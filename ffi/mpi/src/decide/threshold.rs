@@ -71,9 +71,21 @@ pub fn least(function: Function) -> u64 {
 
 /// Whether a buffer may be `MPI_IN_PLACE`.
 #[inline(always)]
-pub fn is_special<T>(buffer: *const T) -> bool {
+fn is_special<T>(buffer: *const T) -> bool {
     // 1 or -1.
     (buffer as usize).wrapping_add(1) <= 2
+}
+
+/// Whether `count` elements at `buffer` are to be forwarded in any case. Of a buffer that may be
+/// `MPI_IN_PLACE` they say nothing.
+#[inline(always)]
+pub fn is_small_unless_special<T, N: Count>(
+    function: Function,
+    buffer: *const T,
+    count: N,
+    datatype: Word,
+) -> bool {
+    !is_special(buffer) && is_small(function, count, datatype)
 }
 
 /// Whether `count` elements are to be forwarded in any case.

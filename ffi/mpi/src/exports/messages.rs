@@ -11,8 +11,7 @@ use crate::comm::processes::{World, world};
 use crate::decide::threshold;
 use crate::exports::completion;
 use crate::gpu;
-use crate::library::abi::{Word, function};
-use crate::library::async_guard;
+use crate::library::abi::Word;
 use crate::library::count::{Count, Large};
 use crate::library::fallback;
 use crate::library::pmpi::forward;
@@ -21,7 +20,7 @@ use crate::messages::arguments::{Address, Elements, Mode, are_left};
 use crate::messages::panics::guarded;
 use crate::messages::receiving::arrived;
 use crate::messages::sending::{notice, were_passed};
-use crate::messages::{device, incoming, lengths, packed, probes, requests, send, short_receives};
+use crate::messages::{device, lengths, packed, probes, requests, send, short_receives};
 use crate::types::{datatype, worth};
 
 /// Both forms of a function that counts elements; `N` is what counts. What is tiny is forwarded
@@ -626,7 +625,7 @@ mod offered {
 /// Sends of other modes: forwarded, but their lengths are looked at, and those out of device memory
 /// may be offered.
 macro_rules! other_sends {
-    ($($name:ident, $large:ident, $pname:literal, $plarge:literal
+    ($($name:ident, $large:ident = $body:ident
        ($($more:ident: $kind:ty),*) $new:ident $end:ident $offered:ident;)*) => {
         both! { $(
             $name, $large = |buffer: *const c_void, count: N, datatype: Word, dest: c_int,
@@ -636,34 +635,11 @@ macro_rules! other_sends {
                 (buffer, count, datatype), address(dest, tag, comm), ($($more,)*),
                 |buffer, count, datatype| other(buffer, count, datatype, dest, tag, comm $(, $more)*),
             )) {
-                function!(FUNCTION = $pname);
-                function!(LARGE = $plarge);
-                if let Err(code) = async_guard::before() {
-                    return code;
-                }
                 if let Some(world) = world() {
                     let what = elements(buffer, count, datatype);
                     notice(world, what, address(dest, tag, comm));
                 }
-                let pass = || {
-                    let own = if N::LARGE { LARGE.next_if_any() } else { FUNCTION.next() };
-                    if own != 0 {
-                        let call: unsafe extern "C" fn(
-                            *const c_void, N, Word, c_int, c_int, Word $(, $kind)*
-                        ) -> c_int = std::mem::transmute(own);
-                        return call(buffer, count, datatype, dest, tag, comm $(, $more)*);
-                    }
-                    match (FUNCTION.next(), count.narrow()) {
-                        (address @ 1.., Some(count)) => {
-                            let call: unsafe extern "C" fn(
-                                *const c_void, c_int, Word, c_int, c_int, Word $(, $kind)*
-                            ) -> c_int = std::mem::transmute(address);
-                            call(buffer, count, datatype, dest, tag, comm $(, $more)*)
-                        }
-                        _ => missing(stringify!($name), comm),
-                    }
-                };
-                let code = pass();
+                let code = forward::$body(buffer, count, datatype, dest, tag, comm $(, $more)*);
                 if code == 0 && stringify!($name).ends_with("_init") {
                     $(fallback::note_persistent($more);)*
                 }
@@ -673,18 +649,11 @@ macro_rules! other_sends {
     };
 }
 
-/// No library has this function, or it does not count so far.
-fn missing(name: &str, comm: Word) -> c_int {
-    crate::library::abi::complain(&format!("no MPI library has {name} for this"));
-    let code = crate::library::abi::get().map_or(16, |abi| abi.error);
-    incoming::raise(comm, code)
-}
-
 other_sends! {
-    MPI_Bsend, MPI_Bsend_c, c"PMPI_Bsend", c"PMPI_Bsend_c"() new block never;
-    MPI_Rsend, MPI_Rsend_c, c"PMPI_Rsend", c"PMPI_Rsend_c"() new block ready;
-    MPI_Ibsend, MPI_Ibsend_c, c"PMPI_Ibsend", c"PMPI_Ibsend_c"(request: *mut c_void) new begin never;
-    MPI_Irsend, MPI_Irsend_c, c"PMPI_Irsend", c"PMPI_Irsend_c"(request: *mut c_void) new begin ready_later;
-    MPI_Bsend_init, MPI_Bsend_init_c, c"PMPI_Bsend_init", c"PMPI_Bsend_init_c"(request: *mut c_void) persistent begin never;
-    MPI_Rsend_init, MPI_Rsend_init_c, c"PMPI_Rsend_init", c"PMPI_Rsend_init_c"(request: *mut c_void) persistent begin ready_init;
+    MPI_Bsend, MPI_Bsend_c = bsend() new block never;
+    MPI_Rsend, MPI_Rsend_c = rsend() new block ready;
+    MPI_Ibsend, MPI_Ibsend_c = ibsend(request: *mut c_void) new begin never;
+    MPI_Irsend, MPI_Irsend_c = irsend(request: *mut c_void) new begin ready_later;
+    MPI_Bsend_init, MPI_Bsend_init_c = bsend_init(request: *mut c_void) persistent begin never;
+    MPI_Rsend_init, MPI_Rsend_init_c = rsend_init(request: *mut c_void) persistent begin ready_init;
 }

@@ -5,8 +5,7 @@
 pub mod collectives;
 pub mod completion;
 pub mod fortran;
+pub mod fortran_arguments;
 pub mod fortran_messages;
-pub mod fortran_nonblocking;
-pub mod forwarded;
 pub mod messages;
 pub mod rights;

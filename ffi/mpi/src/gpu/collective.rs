@@ -11,6 +11,7 @@ use crate::gpu::call::{Call, Direction, Form, Side, dense};
 use crate::gpu::elements::Elements;
 use crate::gpu::staging::{Place, Staging};
 use crate::library::abi::{Abi, Word};
+use crate::library::buffers::Address;
 use crate::library::count::Count;
 use crate::library::neighbourhood::Neighbours;
 use crate::library::pmpi;
@@ -38,31 +39,108 @@ enum Role {
     Idle,
 }
 
-/// Where a buffer is.
-pub trait Address: Copy {
-    fn get(self) -> *mut c_void;
-    fn at(address: *mut c_void) -> Self;
+/// How many elements a buffer has, and of which type; the type may be replaced.
+pub struct Buffer<'a, N> {
+    pub count: N,
+    pub datatype: &'a mut Word,
 }
 
-impl Address for *const c_void {
-    fn get(self) -> *mut c_void {
-        self.cast_mut()
+/// Parts of one type: how many elements, and where, in elements. Places and type may be replaced.
+pub struct BufferV<'a, N: Count> {
+    pub counts: *const N,
+    pub places: &'a mut *const N::Place,
+    pub datatype: &'a mut Word,
+}
+
+/// Parts of types of their own; `places` are in bytes. Places and types may be replaced.
+pub struct BufferW<'a, N, P> {
+    pub counts: *const N,
+    pub places: &'a mut *const P,
+    pub types: &'a mut *const c_void,
+}
+
+/// A place in bytes, as wide as it is in a form of a function.
+pub trait Offset: Copy {
+    fn offset(self) -> isize;
+    fn of(offset: usize) -> Option<Self>;
+}
+
+impl Offset for c_int {
+    fn offset(self) -> isize {
+        self as isize
     }
 
-    fn at(address: *mut c_void) -> Self {
-        address
+    fn of(offset: usize) -> Option<c_int> {
+        c_int::try_from(offset).ok()
     }
 }
 
-impl Address for *mut c_void {
-    fn get(self) -> *mut c_void {
+impl Offset for isize {
+    fn offset(self) -> isize {
         self
     }
 
-    fn at(address: *mut c_void) -> Self {
-        address
+    fn of(offset: usize) -> Option<isize> {
+        isize::try_from(offset).ok()
     }
 }
+
+/// A buffer of a collective. The program gives one per call, or a part for each rank or neighbour.
+pub trait Parts {
+    /// Replaces what is in device memory, of `number` parts.
+    ///
+    /// # Safety
+    ///
+    /// Arrays have this many elements.
+    unsafe fn replace(
+        self,
+        collective: &mut Collective,
+        at: &mut impl Address,
+        number: usize,
+        direction: Direction,
+    );
+}
+
+impl<N: Count> Parts for Buffer<'_, N> {
+    unsafe fn replace(
+        self,
+        collective: &mut Collective,
+        at: &mut impl Address,
+        number: usize,
+        direction: Direction,
+    ) {
+        collective.uniform(at, self, (number, direction));
+    }
+}
+
+impl<N: Count> Parts for BufferV<'_, N> {
+    unsafe fn replace(
+        self,
+        collective: &mut Collective,
+        at: &mut impl Address,
+        number: usize,
+        direction: Direction,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { collective.parts(at, self, (number, direction)) }
+    }
+}
+
+impl<N: Count, P: Offset> Parts for BufferW<'_, N, P> {
+    unsafe fn replace(
+        self,
+        collective: &mut Collective,
+        at: &mut impl Address,
+        number: usize,
+        direction: Direction,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { collective.pieces(at, self, (number, direction)) }
+    }
+}
+
+/// What is reduced, where to, and how many elements of which type.
+pub type Reduction<'a, C> = (&'a mut *const c_void, &'a mut *mut c_void, (C, Word));
 
 impl Collective {
     /// `None` if nothing is looked at, or if the library will refuse the communicator.
@@ -138,7 +216,7 @@ impl Collective {
     fn uniform<N: Count>(
         &mut self,
         buffer: &mut impl Address,
-        (count, datatype): (&N, &mut Word),
+        Buffer { count, datatype }: Buffer<'_, N>,
         (times, direction): (usize, Direction),
     ) {
         if self.is_in_place(*buffer) {
@@ -187,73 +265,86 @@ impl Collective {
         }
     }
 
-    /// `MPI_Bcast`
-    pub fn bcast<N: Count>(
-        &mut self,
-        buffer: &mut impl Address,
-        what: (&N, &mut Word),
-        root: c_int,
-    ) {
-        match self.role(root) {
-            Role::Root => self.uniform(buffer, what, (1, Direction::Out)),
-            Role::Leaf => self.uniform(buffer, what, (1, Direction::In)),
-            Role::Idle => {}
-        }
+    /// Broadcasts.
+    ///
+    /// # Safety
+    ///
+    /// As the MPI standard says, for this and the functions below.
+    pub unsafe fn bcast(&mut self, (buffer, parts): (&mut impl Address, impl Parts), root: c_int) {
+        let direction = match self.role(root) {
+            Role::Root => Direction::Out,
+            Role::Leaf => Direction::In,
+            Role::Idle => return,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { parts.replace(self, buffer, 1, direction) };
     }
 
-    /// `MPI_Gather`
-    pub fn gather<N: Count>(
+    /// Gathers, of parts of one or of several lengths.
+    pub unsafe fn gather(
         &mut self,
-        (send, sent): (&mut impl Address, (&N, &mut Word)),
-        (recv, received): (&mut impl Address, (&N, &mut Word)),
-        root: c_int,
-    ) {
-        let role = self.role(root);
-        let direction = self.received(*send);
-        if role == Role::Leaf || role == Role::Root && !self.is_inter {
-            self.uniform(send, sent, (1, Direction::Out));
-        }
-        if role == Role::Root {
-            self.uniform(recv, received, (self.peers, direction));
-        }
-    }
-
-    /// `MPI_Scatter`
-    pub fn scatter<N: Count>(
-        &mut self,
-        (send, sent): (&mut impl Address, (&N, &mut Word)),
-        (recv, received): (&mut impl Address, (&N, &mut Word)),
+        (send, sent): (&mut impl Address, impl Parts),
+        (recv, received): (&mut impl Address, impl Parts),
         root: c_int,
     ) {
         let role = self.role(root);
-        if role == Role::Root {
-            self.uniform(send, sent, (self.peers, Direction::Out));
-        }
-        if role == Role::Leaf || role == Role::Root && !self.is_inter {
-            self.uniform(recv, received, (1, Direction::In));
+        let direction = self.received(*send);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if role == Role::Leaf || role == Role::Root && !self.is_inter {
+                sent.replace(self, send, 1, Direction::Out);
+            }
+            if role == Role::Root {
+                received.replace(self, recv, self.peers, direction);
+            }
         }
     }
 
-    /// `MPI_Allgather`
-    pub fn allgather<N: Count>(
+    /// Scatters, likewise.
+    pub unsafe fn scatter(
         &mut self,
-        (send, sent): (&mut impl Address, (&N, &mut Word)),
-        (recv, received): (&mut impl Address, (&N, &mut Word)),
+        (send, sent): (&mut impl Address, impl Parts),
+        (recv, received): (&mut impl Address, impl Parts),
+        root: c_int,
     ) {
-        let direction = self.received(*send);
-        self.uniform(send, sent, (1, Direction::Out));
-        self.uniform(recv, received, (self.peers, direction));
+        let role = self.role(root);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if role == Role::Root {
+                sent.replace(self, send, self.peers, Direction::Out);
+            }
+            if role == Role::Leaf || role == Role::Root && !self.is_inter {
+                received.replace(self, recv, 1, Direction::In);
+            }
+        }
     }
 
-    /// `MPI_Alltoall`
-    pub fn alltoall<N: Count>(
+    /// Gathers to all, likewise.
+    pub unsafe fn allgather(
         &mut self,
-        (send, sent): (&mut impl Address, (&N, &mut Word)),
-        (recv, received): (&mut impl Address, (&N, &mut Word)),
+        (send, sent): (&mut impl Address, impl Parts),
+        (recv, received): (&mut impl Address, impl Parts),
     ) {
         let direction = self.received(*send);
-        self.uniform(send, sent, (self.peers, Direction::Out));
-        self.uniform(recv, received, (self.peers, direction));
+        // SAFETY: the caller's promise.
+        unsafe {
+            sent.replace(self, send, 1, Direction::Out);
+            received.replace(self, recv, self.peers, direction);
+        }
+    }
+
+    /// Sends from all to all, likewise, and of parts of several types.
+    pub unsafe fn alltoall(
+        &mut self,
+        (send, sent): (&mut impl Address, impl Parts),
+        (recv, received): (&mut impl Address, impl Parts),
+    ) {
+        let direction = self.received(*send);
+        // SAFETY: the caller's promise.
+        unsafe {
+            sent.replace(self, send, self.peers, Direction::Out);
+            received.replace(self, recv, self.peers, direction);
+        }
     }
 
     /// Parts of different lengths of one type: arrays of counts and places, in elements.
@@ -264,7 +355,11 @@ impl Collective {
     unsafe fn parts<N: Count>(
         &mut self,
         buffer: &mut impl Address,
-        (counts, places, datatype): (*const N, &mut *const N::Place, &mut Word),
+        BufferV {
+            counts,
+            places,
+            datatype,
+        }: BufferV<'_, N>,
         (number, direction): (usize, Direction),
     ) {
         if self.is_in_place(*buffer) || counts.is_null() || places.is_null() {
@@ -333,97 +428,20 @@ impl Collective {
         }
     }
 
-    /// `MPI_Gatherv`
-    ///
-    /// # Safety
-    ///
-    /// As the MPI standard says, for this and the functions below.
-    pub unsafe fn gatherv<N: Count>(
-        &mut self,
-        (send, sent): (&mut impl Address, (&N, &mut Word)),
-        (recv, received): (
-            &mut impl Address,
-            (*const N, &mut *const N::Place, &mut Word),
-        ),
-        root: c_int,
-    ) {
-        let role = self.role(root);
-        let direction = self.received(*send);
-        if role == Role::Leaf || role == Role::Root && !self.is_inter {
-            self.uniform(send, sent, (1, Direction::Out));
-        }
-        if role == Role::Root {
-            // SAFETY: the caller's promise.
-            unsafe { self.parts(recv, received, (self.peers, direction)) };
-        }
-    }
-
-    /// `MPI_Scatterv`
-    pub unsafe fn scatterv<N: Count>(
-        &mut self,
-        (send, sent): (
-            &mut impl Address,
-            (*const N, &mut *const N::Place, &mut Word),
-        ),
-        (recv, received): (&mut impl Address, (&N, &mut Word)),
-        root: c_int,
-    ) {
-        let role = self.role(root);
-        if role == Role::Root {
-            // SAFETY: the caller's promise.
-            unsafe { self.parts(send, sent, (self.peers, Direction::Out)) };
-        }
-        if role == Role::Leaf || role == Role::Root && !self.is_inter {
-            self.uniform(recv, received, (1, Direction::In));
-        }
-    }
-
-    /// `MPI_Allgatherv`
-    pub unsafe fn allgatherv<N: Count>(
-        &mut self,
-        (send, sent): (&mut impl Address, (&N, &mut Word)),
-        (recv, received): (
-            &mut impl Address,
-            (*const N, &mut *const N::Place, &mut Word),
-        ),
-    ) {
-        let direction = self.received(*send);
-        self.uniform(send, sent, (1, Direction::Out));
-        // SAFETY: the caller's promise.
-        unsafe { self.parts(recv, received, (self.peers, direction)) };
-    }
-
-    /// `MPI_Alltoallv`
-    pub unsafe fn alltoallv<N: Count>(
-        &mut self,
-        (send, sent): (
-            &mut impl Address,
-            (*const N, &mut *const N::Place, &mut Word),
-        ),
-        (recv, received): (
-            &mut impl Address,
-            (*const N, &mut *const N::Place, &mut Word),
-        ),
-    ) {
-        let direction = self.received(*send);
-        // SAFETY: the caller's promise.
-        unsafe {
-            self.parts(send, sent, (self.peers, Direction::Out));
-            self.parts(recv, received, (self.peers, direction));
-        }
-    }
-
     /// Parts of different types, whose places are in bytes.
     ///
     /// # Safety
     ///
     /// The arrays are as long.
-    unsafe fn pieces<N: Count, P: Copy>(
+    unsafe fn pieces<N: Count, P: Offset>(
         &mut self,
         buffer: &mut impl Address,
-        (counts, places, types): (*const N, &mut *const P, &mut *const c_void),
+        BufferW {
+            counts,
+            places,
+            types,
+        }: BufferW<'_, N, P>,
         (number, direction): (usize, Direction),
-        (offset_of, place_of): (impl Fn(P) -> isize, impl Fn(usize) -> Option<P>),
     ) {
         if self.is_in_place(*buffer) || counts.is_null() || places.is_null() || types.is_null() {
             return;
@@ -440,7 +458,7 @@ impl Collective {
                     abi.handle_at(*types, i),
                 )
             };
-            let at = buffer.get().wrapping_byte_offset(offset_of(place));
+            let at = buffer.get().wrapping_byte_offset(place.offset());
             let part = Elements::on_device(both, at, count, (datatype, comm));
             is_there |= part.is_some();
             let len = part.as_ref().map_or(0, Elements::bytes);
@@ -464,7 +482,7 @@ impl Collective {
         for (i, (part, offset)) in all.into_iter().enumerate() {
             // SAFETY: the caller's promise.
             let mut datatype = unsafe { abi.handle_at(*types, i) };
-            let Some(start) = place_of(offset) else {
+            let Some(start) = P::of(offset) else {
                 self.call.fail(abi.error);
                 return;
             };
@@ -493,27 +511,6 @@ impl Collective {
         });
     }
 
-    /// `MPI_Alltoallw`
-    pub unsafe fn alltoallw<N: Count>(
-        &mut self,
-        (send, sent): (
-            &mut impl Address,
-            (*const N, &mut *const N::Place, &mut *const c_void),
-        ),
-        (recv, received): (
-            &mut impl Address,
-            (*const N, &mut *const N::Place, &mut *const c_void),
-        ),
-    ) {
-        let direction = self.received(*send);
-        let places = || (N::place, N::place_of);
-        // SAFETY: the caller's promise.
-        unsafe {
-            self.pieces(send, sent, (self.peers, Direction::Out), places());
-            self.pieces(recv, received, (self.peers, direction), places());
-        }
-    }
-
     /// Neighbours that are sent to, those that are received from, and the direction of what is
     /// received: nothing comes from `MPI_PROC_NULL`.
     fn neighbours(&self) -> (usize, usize, Direction) {
@@ -535,81 +532,31 @@ impl Collective {
         }
     }
 
-    /// `MPI_Neighbor_allgather`
-    pub fn neighbor_allgather<N: Count>(
+    /// Gathers from neighbours.
+    pub unsafe fn neighbor_allgather(
         &mut self,
-        (send, sent): (&mut impl Address, (&N, &mut Word)),
-        (recv, received): (&mut impl Address, (&N, &mut Word)),
+        (send, sent): (&mut impl Address, impl Parts),
+        (recv, received): (&mut impl Address, impl Parts),
     ) {
         let (_, from, direction) = self.neighbours();
-        self.uniform(send, sent, (1, Direction::Out));
-        self.uniform(recv, received, (from, direction));
-    }
-
-    /// `MPI_Neighbor_allgatherv`
-    pub unsafe fn neighbor_allgatherv<N: Count>(
-        &mut self,
-        (send, sent): (&mut impl Address, (&N, &mut Word)),
-        (recv, received): (
-            &mut impl Address,
-            (*const N, &mut *const N::Place, &mut Word),
-        ),
-    ) {
-        let (_, from, direction) = self.neighbours();
-        self.uniform(send, sent, (1, Direction::Out));
-        // SAFETY: the caller's promise.
-        unsafe { self.parts(recv, received, (from, direction)) };
-    }
-
-    /// `MPI_Neighbor_alltoall`
-    pub fn neighbor_alltoall<N: Count>(
-        &mut self,
-        (send, sent): (&mut impl Address, (&N, &mut Word)),
-        (recv, received): (&mut impl Address, (&N, &mut Word)),
-    ) {
-        let (to, from, direction) = self.neighbours();
-        self.uniform(send, sent, (to, Direction::Out));
-        self.uniform(recv, received, (from, direction));
-    }
-
-    /// `MPI_Neighbor_alltoallv`
-    pub unsafe fn neighbor_alltoallv<N: Count>(
-        &mut self,
-        (send, sent): (
-            &mut impl Address,
-            (*const N, &mut *const N::Place, &mut Word),
-        ),
-        (recv, received): (
-            &mut impl Address,
-            (*const N, &mut *const N::Place, &mut Word),
-        ),
-    ) {
-        let (to, from, direction) = self.neighbours();
         // SAFETY: the caller's promise.
         unsafe {
-            self.parts(send, sent, (to, Direction::Out));
-            self.parts(recv, received, (from, direction));
+            sent.replace(self, send, 1, Direction::Out);
+            received.replace(self, recv, from, direction);
         }
     }
 
-    /// `MPI_Neighbor_alltoallw`
-    pub unsafe fn neighbor_alltoallw<N: Count>(
+    /// Sends to neighbours and receives from them.
+    pub unsafe fn neighbor_alltoall(
         &mut self,
-        (send, sent): (
-            &mut impl Address,
-            (*const N, &mut *const isize, &mut *const c_void),
-        ),
-        (recv, received): (
-            &mut impl Address,
-            (*const N, &mut *const isize, &mut *const c_void),
-        ),
+        (send, sent): (&mut impl Address, impl Parts),
+        (recv, received): (&mut impl Address, impl Parts),
     ) {
         let (to, from, direction) = self.neighbours();
-        let places = || (|place| place, |place: usize| isize::try_from(place).ok());
         // SAFETY: the caller's promise.
         unsafe {
-            self.pieces(send, sent, (to, Direction::Out), places());
-            self.pieces(recv, received, (from, direction), places());
+            sent.replace(self, send, to, Direction::Out);
+            received.replace(self, recv, from, direction);
         }
     }
 
@@ -656,9 +603,7 @@ impl Collective {
     /// `MPI_Reduce`
     pub fn reduce(
         &mut self,
-        send: &mut impl Address,
-        recv: &mut impl Address,
-        (count, datatype): (impl Count, Word),
+        (send, recv, (count, datatype)): Reduction<'_, impl Count>,
         root: c_int,
     ) {
         let role = self.role(root);
@@ -672,12 +617,7 @@ impl Collective {
     }
 
     /// `MPI_Allreduce`, `MPI_Scan`, `MPI_Exscan`
-    pub fn allreduce(
-        &mut self,
-        send: &mut impl Address,
-        recv: &mut impl Address,
-        (count, datatype): (impl Count, Word),
-    ) {
+    pub fn allreduce(&mut self, (send, recv, (count, datatype)): Reduction<'_, impl Count>) {
         let direction = self.received(*send);
         self.reduced(send, count.number(), datatype, Direction::Out);
         self.reduced(recv, count.number(), datatype, direction);
@@ -690,9 +630,7 @@ impl Collective {
     /// There is a count for each rank of the local group.
     pub unsafe fn reduce_scatter<N: Count>(
         &mut self,
-        send: &mut impl Address,
-        recv: &mut impl Address,
-        (counts, datatype): (*const N, Word),
+        (send, recv, (counts, datatype)): Reduction<'_, *const N>,
     ) {
         if counts.is_null() {
             return;
@@ -707,9 +645,7 @@ impl Collective {
     /// `MPI_Reduce_scatter_block`
     pub fn reduce_scatter_block(
         &mut self,
-        send: &mut impl Address,
-        recv: &mut impl Address,
-        (count, datatype): (impl Count, Word),
+        (send, recv, (count, datatype)): Reduction<'_, impl Count>,
     ) {
         let own = count.number();
         let all = own.and_then(|own| own.checked_mul(self.size));
@@ -771,58 +707,3 @@ impl<T: Copy> Array<T> {
         }
     }
 }
-
-/// The function `staged`, which does the collective `$name` with host memory in the place of what
-/// is in device memory. `$new` makes the [`Collective`], the method `$body` replaces its buffers,
-/// which stand behind it, and `$end` calls the function again.
-macro_rules! staged_collective {
-    ($name:ident, ($($argument:ident: $kind:ty),*), $new:ident,
-     $body:ident ($comm:expr $(, $request:expr)?; $($gpu:expr),*), $end:ident) => {
-        /// The same with host memory in the place of what is in device memory.
-        #[cold]
-        #[inline(never)]
-        #[allow(clippy::too_many_arguments, unused_mut)]
-        unsafe extern "C" fn staged($(mut $argument: $kind),*) -> c_int {
-            // SAFETY: the caller's promise.
-            #[allow(unused_unsafe)]
-            unsafe {
-                gpu::get_on();
-                let Some(mut collective) = gpu::Collective::$new($comm) else {
-                    return gpu::inside(|| $name($($argument),*));
-                };
-                collective.$body($($gpu),*);
-                collective.$end($($request,)? || $name($($argument),*))
-            }
-        }
-    };
-}
-pub(crate) use staged_collective;
-
-/// Exports a function that begins a collective: `$call` gives its code where all its buffers are
-/// host memory. `N` is `$count`; the rest is as in [`staged_collective`].
-macro_rules! begins_collective {
-    ($count:ty, $name:ident, ($($argument:ident: $kind:ty),*), $call:expr, $new:ident, $body:ident $gpu:tt) => {
-        const _: () = {
-            type N = $count;
-
-            /// The MPI function of this name.
-            ///
-            /// # Safety
-            ///
-            /// As the MPI standard says.
-            #[allow(clippy::too_many_arguments)]
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
-                gpu::staged_collective!($name, ($($argument: $kind),*), $new, $body $gpu, begin);
-                // SAFETY: the caller's promise.
-                unsafe {
-                    if gpu::is_loaded() && gpu::is_outside() {
-                        return staged($($argument),*);
-                    }
-                    $call
-                }
-            }
-        };
-    };
-}
-pub(crate) use begins_collective;

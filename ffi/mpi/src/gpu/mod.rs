@@ -44,5 +44,3 @@ pub use requests::{
 };
 pub use upcalls::{Messages, before_waiting, register};
 pub use watch::{inside, is_handed_over, is_loaded, is_outside, may_be_loaded};
-
-pub(crate) use collective::{begins_collective, staged_collective};

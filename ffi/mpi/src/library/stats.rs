@@ -11,161 +11,62 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libcopy::collective::Op;
 use libcopy::config;
 
-/// The functions that we stand in front of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Function {
-    /// `MPI_Bcast`
-    Bcast,
-    /// `MPI_Gather`
-    Gather,
-    /// `MPI_Gatherv`
-    Gatherv,
-    /// `MPI_Scatter`
-    Scatter,
-    /// `MPI_Scatterv`
-    Scatterv,
-    /// `MPI_Allgather`
-    Allgather,
-    /// `MPI_Allgatherv`
-    Allgatherv,
-    /// `MPI_Alltoall`
-    Alltoall,
-    /// `MPI_Alltoallv`
-    Alltoallv,
-    /// `MPI_Alltoallw`
-    Alltoallw,
-    /// `MPI_Reduce`
-    Reduce,
-    /// `MPI_Allreduce`
-    Allreduce,
-    /// `MPI_Reduce_scatter`
-    ReduceScatter,
-    /// `MPI_Reduce_scatter_block`
-    ReduceScatterBlock,
-    /// `MPI_Neighbor_alltoall`
-    NeighborAlltoall,
-    /// `MPI_Neighbor_alltoallv`
-    NeighborAlltoallv,
-    /// `MPI_Neighbor_alltoallw`
-    NeighborAlltoallw,
-    /// `MPI_Barrier`
-    Barrier,
-    /// `MPI_Ibcast`
-    Ibcast,
-    /// `MPI_Igather`
-    Igather,
-    /// `MPI_Iscatter`
-    Iscatter,
-    /// `MPI_Iallgather`
-    Iallgather,
-    /// `MPI_Ialltoall`
-    Ialltoall,
-    /// `MPI_Ireduce`
-    Ireduce,
-    /// `MPI_Iallreduce`
-    Iallreduce,
-    /// `MPI_Bcast_init`
-    BcastInit,
-    /// `MPI_Gather_init`
-    GatherInit,
-    /// `MPI_Scatter_init`
-    ScatterInit,
-    /// `MPI_Allgather_init`
-    AllgatherInit,
-    /// `MPI_Alltoall_init`
-    AlltoallInit,
-    /// `MPI_Reduce_init`
-    ReduceInit,
-    /// `MPI_Allreduce_init`
-    AllreduceInit,
-    /// `MPI_Pack`
-    Pack,
-    /// `MPI_Unpack`
-    Unpack,
-    /// `MPI_Pack_external`
-    PackExternal,
-    /// `MPI_Unpack_external`
-    UnpackExternal,
+use crate::library::functions::collectives;
+
+/// Declares [`Function`]: what is intercepted of the table of collectives, and what has no row.
+macro_rules! declare {
+    ($($op:ident $arguments:tt {
+         operation $operation:ident;
+         arrays $arrays:tt;
+         device $device:ident $buffers:tt $root:tt;
+         small $small:tt;
+         $($form:ident $rust:ident = $names:tt $fortran:tt $(=> $function:ident $module:ident)?;)*
+     })*) => {
+        declare!(@functions
+            $($($( $function = $form (Some(Op::$operation)) $names, )?)*)*
+            Barrier = blocking (Some(Op::Barrier)) [MPI_Barrier],
+            Pack = blocking (None) [MPI_Pack],
+            Unpack = blocking (None) [MPI_Unpack],
+            PackExternal = blocking (None) [MPI_Pack_external],
+            UnpackExternal = blocking (None) [MPI_Unpack_external],
+        );
+    };
+    (@functions $($function:ident = $form:ident ($op:expr) [$name:ident $($other:ident)*],)*) => {
+        /// The functions that are intercepted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Function {
+            $(
+                #[doc = concat!("`", stringify!($name), "`")]
+                $function,
+            )*
+        }
+
+        /// Each with the library's operation, whether it, or the start of its request, returns at
+        /// once, and its name in C.
+        const TABLE: &[(Function, Option<Op>, bool, &str)] = &[$(
+            (Function::$function, $op, returns_at_once!($form), stringify!($name)),
+        )*];
+    };
 }
+
+macro_rules! returns_at_once {
+    (blocking) => {
+        false
+    };
+    ($other:ident) => {
+        true
+    };
+}
+
+collectives!(declare);
 
 /// How many there are.
 pub const FUNCTIONS: usize = TABLE.len();
 
-const TABLE: [(Function, Option<Op>, &str); 36] = [
-    (Function::Bcast, Some(Op::Bcast), "MPI_Bcast"),
-    (Function::Gather, Some(Op::Gather), "MPI_Gather"),
-    (Function::Gatherv, Some(Op::Gather), "MPI_Gatherv"),
-    (Function::Scatter, Some(Op::Scatter), "MPI_Scatter"),
-    (Function::Scatterv, Some(Op::Scatter), "MPI_Scatterv"),
-    (Function::Allgather, Some(Op::Allgather), "MPI_Allgather"),
-    (Function::Allgatherv, Some(Op::Allgather), "MPI_Allgatherv"),
-    (Function::Alltoall, Some(Op::Alltoall), "MPI_Alltoall"),
-    (Function::Alltoallv, Some(Op::Alltoall), "MPI_Alltoallv"),
-    (Function::Alltoallw, Some(Op::Alltoall), "MPI_Alltoallw"),
-    (Function::Reduce, Some(Op::Reduce), "MPI_Reduce"),
-    (Function::Allreduce, Some(Op::Allreduce), "MPI_Allreduce"),
-    (
-        Function::ReduceScatter,
-        Some(Op::ReduceScatter),
-        "MPI_Reduce_scatter",
-    ),
-    (
-        Function::ReduceScatterBlock,
-        Some(Op::ReduceScatter),
-        "MPI_Reduce_scatter_block",
-    ),
-    (
-        Function::NeighborAlltoall,
-        Some(Op::Alltoall),
-        "MPI_Neighbor_alltoall",
-    ),
-    (
-        Function::NeighborAlltoallv,
-        Some(Op::Alltoall),
-        "MPI_Neighbor_alltoallv",
-    ),
-    (
-        Function::NeighborAlltoallw,
-        Some(Op::Alltoall),
-        "MPI_Neighbor_alltoallw",
-    ),
-    (Function::Barrier, Some(Op::Barrier), "MPI_Barrier"),
-    (Function::Ibcast, Some(Op::Bcast), "MPI_Ibcast"),
-    (Function::Igather, Some(Op::Gather), "MPI_Igather"),
-    (Function::Iscatter, Some(Op::Scatter), "MPI_Iscatter"),
-    (Function::Iallgather, Some(Op::Allgather), "MPI_Iallgather"),
-    (Function::Ialltoall, Some(Op::Alltoall), "MPI_Ialltoall"),
-    (Function::Ireduce, Some(Op::Reduce), "MPI_Ireduce"),
-    (Function::Iallreduce, Some(Op::Allreduce), "MPI_Iallreduce"),
-    (Function::BcastInit, Some(Op::Bcast), "MPI_Bcast_init"),
-    (Function::GatherInit, Some(Op::Gather), "MPI_Gather_init"),
-    (Function::ScatterInit, Some(Op::Scatter), "MPI_Scatter_init"),
-    (
-        Function::AllgatherInit,
-        Some(Op::Allgather),
-        "MPI_Allgather_init",
-    ),
-    (
-        Function::AlltoallInit,
-        Some(Op::Alltoall),
-        "MPI_Alltoall_init",
-    ),
-    (Function::ReduceInit, Some(Op::Reduce), "MPI_Reduce_init"),
-    (
-        Function::AllreduceInit,
-        Some(Op::Allreduce),
-        "MPI_Allreduce_init",
-    ),
-    (Function::Pack, None, "MPI_Pack"),
-    (Function::Unpack, None, "MPI_Unpack"),
-    (Function::PackExternal, None, "MPI_Pack_external"),
-    (Function::UnpackExternal, None, "MPI_Unpack_external"),
-];
-
 impl Function {
     /// All of them.
     pub fn all() -> impl Iterator<Item = Function> {
-        TABLE.iter().map(|(function, _, _)| *function)
+        TABLE.iter().map(|row| row.0)
     }
 
     /// The library's operation; none for what is no collective.
@@ -175,12 +76,12 @@ impl Function {
 
     /// Whether it, or the start of its request, returns at once.
     pub fn is_nonblocking(self) -> bool {
-        (Function::Ibcast as usize..=Function::AllreduceInit as usize).contains(&(self as usize))
+        TABLE[self as usize].2
     }
 
     /// Its name in C.
     pub fn name(self) -> &'static str {
-        TABLE[self as usize].2
+        TABLE[self as usize].3
     }
 }
 
@@ -360,7 +261,7 @@ pub fn line(
         }
     };
     let mut first = true;
-    for ((_, _, name), counts) in TABLE.iter().zip(&COUNTS) {
+    for ((_, _, _, name), counts) in TABLE.iter().zip(&COUNTS) {
         let counts = counts.iter().map(|n| n.load(Ordering::Relaxed));
         let mut pairs = OUTCOMES.iter().map(|(_, name)| *name).zip(counts);
         if pairs.clone().all(|(_, count)| count == 0) {
@@ -403,7 +304,7 @@ pub fn report(own: &Identity) -> String {
     for (_, name) in OUTCOMES {
         let _ = write!(text, " {name:>12}");
     }
-    for ((_, _, name), counts) in TABLE.iter().zip(&COUNTS) {
+    for ((_, _, _, name), counts) in TABLE.iter().zip(&COUNTS) {
         let counts: Vec<u64> = counts.iter().map(|n| n.load(Ordering::Relaxed)).collect();
         if counts.iter().any(|n| *n != 0) {
             let _ = write!(text, "\nlibcopy_mpi: {name:<24}");

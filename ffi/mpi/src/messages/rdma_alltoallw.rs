@@ -17,6 +17,8 @@ use crate::comm::communicator::Comm;
 use crate::comm::processes::{World, world};
 use crate::decide::active::{active, is_in_place};
 use crate::library::abi::{Abi, Word};
+use crate::library::buffers;
+use crate::library::buffers::BufferW;
 use crate::library::count::Count;
 use crate::library::stats::{Function, Outcome};
 use crate::library::status::Room;
@@ -41,57 +43,37 @@ struct Part {
     what: Elements,
 }
 
-/// What is sent to some ranks, or received from them: one count, place and type for each.
-#[derive(Clone, Copy)]
-struct Side<N, P> {
-    buffer: *mut c_void,
-    counts: *const N,
-    places: *const P,
-    types: *const c_void,
-}
-
-impl<N: Count, P: Copy> Side<N, P> {
-    fn new(buffer: *mut c_void, counts: *const N, places: *const P, types: *const c_void) -> Self {
-        Side {
-            buffer,
-            counts,
-            places,
-            types,
-        }
-    }
-
-    /// One part for each of these ranks but `MPI_PROC_NULL`; `bytes` is what a place means. `None`
-    /// if there can be none.
-    ///
-    /// # Safety
-    ///
-    /// There are as many counts, places and types as ranks.
-    unsafe fn parts(
-        self,
-        abi: &Abi,
-        ranks: impl Iterator<Item = c_int>,
-        bytes: impl Fn(P) -> isize,
-    ) -> Option<Vec<Part>> {
-        let part = |(i, rank)| {
-            // SAFETY: the caller's promise.
-            let (count, place, datatype) = unsafe {
-                let count = self.counts.add(i).read().number()?;
-                let place = bytes(self.places.add(i).read());
-                (count, place, abi.handle_at(self.types, i))
-            };
-            Some(Part {
-                rank,
-                what: Elements {
-                    buffer: self.buffer.wrapping_byte_offset(place),
-                    count: Some(count),
-                    // Without elements, whatever the type is.
-                    datatype: if count == 0 { abi.byte } else { datatype },
-                },
-            })
+/// The parts of a buffer, one for each of these ranks but `MPI_PROC_NULL`; `bytes` is what a place
+/// means. `None` if there can be none.
+///
+/// # Safety
+///
+/// There are as many counts, places and types as ranks.
+unsafe fn parts<N: Count, P: Copy>(
+    abi: &Abi,
+    buffer: BufferW<impl buffers::Address, N, P>,
+    ranks: impl Iterator<Item = c_int>,
+    bytes: impl Fn(P) -> isize,
+) -> Option<Vec<Part>> {
+    let part = |(i, rank)| {
+        // SAFETY: the caller's promise.
+        let (count, place, datatype) = unsafe {
+            let count = buffer.counts.add(i).read().number()?;
+            let place = bytes(buffer.places.add(i).read());
+            (count, place, abi.handle_at(buffer.types, i))
         };
-        let ranks = ranks.enumerate().filter(|(_, rank)| *rank >= 0);
-        ranks.map(part).collect()
-    }
+        Some(Part {
+            rank,
+            what: Elements {
+                buffer: buffer.base.get().wrapping_byte_offset(place),
+                count: Some(count),
+                // Without elements, whatever the type is.
+                datatype: if count == 0 { abi.byte } else { datatype },
+            },
+        })
+    };
+    let ranks = ranks.enumerate().filter(|(_, rank)| *rank >= 0);
+    ranks.map(part).collect()
 }
 
 /// One of some messages that the MPI library receives or sends.
@@ -266,111 +248,73 @@ unsafe fn over_rdma(
     Some(if code == 0 { 0 } else { raise(comm, code) })
 }
 
-/// `MPI_Alltoallw`
-///
-/// # Safety
-///
-/// As the MPI standard says.
-#[allow(clippy::too_many_arguments)]
-#[inline(never)]
-pub unsafe fn alltoallw<N: Count>(
-    send: *const c_void,
-    send_counts: *const N,
-    send_places: *const N::Place,
-    send_types: *const c_void,
-    recv: *mut c_void,
-    recv_counts: *const N,
-    recv_places: *const N::Place,
-    recv_types: *const c_void,
-    comm: Word,
-) -> c_int {
-    let forward = || {
-        // SAFETY: the caller's promise.
-        unsafe {
-            irregular::alltoallw(
-                send,
-                send_counts,
-                send_places,
-                send_types,
-                recv,
-                recv_counts,
-                recv_places,
-                recv_types,
-                comm,
-            )
-        }
-    };
-    let is_there = ![send_counts, recv_counts].contains(&std::ptr::null())
-        && ![send_places, recv_places].contains(&std::ptr::null())
-        && ![send_types, recv_types.cast()].contains(&std::ptr::null());
-    if !remote::is_joint() || is_in_place(send) || !is_there {
-        return forward();
+/// What `over_rdma` gives; where that is nothing, what `inside` gives. A panic of the first leaves
+/// nothing to be done again.
+fn unless_done(
+    over_rdma: impl FnOnce() -> Option<c_int>,
+    inside: impl FnOnce() -> Option<c_int>,
+) -> Option<c_int> {
+    let mut done = None;
+    let code = guarded(|| {
+        done = over_rdma();
+        0
+    });
+    match code {
+        0 => done.or_else(inside),
+        code => Some(code),
     }
-    let from = Side::new(recv, recv_counts, recv_places, recv_types);
-    let to = Side::new(send.cast_mut(), send_counts, send_places, send_types);
-    guarded(|| {
-        // SAFETY: the caller's promise: there is one of each per rank.
-        let done = unsafe {
-            over_rdma(Function::Alltoallw, comm, |abi, known| {
-                let ranks = 0..known.size as c_int;
-                let from = from.parts(abi, ranks.clone(), N::place)?;
-                Some((from, to.parts(abi, ranks, N::place)?))
-            })
-        };
-        done.unwrap_or_else(forward)
-    })
 }
 
-/// `MPI_Neighbor_alltoallw`
+/// `MPI_Alltoallw`; its code, or `None` where the call is to be forwarded.
 ///
 /// # Safety
 ///
 /// As the MPI standard says.
-#[allow(clippy::too_many_arguments)]
-#[inline(never)]
-pub unsafe fn neighbor_alltoallw<N: Count>(
-    send: *const c_void,
-    send_counts: *const N,
-    send_places: *const isize,
-    send_types: *const c_void,
-    recv: *mut c_void,
-    recv_counts: *const N,
-    recv_places: *const isize,
-    recv_types: *const c_void,
+pub unsafe fn alltoallw<N: Count>(
+    send: BufferW<*const c_void, N, N::Place>,
+    recv: BufferW<*mut c_void, N, N::Place>,
     comm: Word,
-) -> c_int {
-    let forward = || {
-        // SAFETY: the caller's promise.
-        unsafe {
-            neighbours::neighbor_alltoallw(
-                send,
-                send_counts,
-                send_places,
-                send_types,
-                recv,
-                recv_counts,
-                recv_places,
-                recv_types,
-                comm,
-            )
-        }
-    };
-    if !remote::is_joint() {
-        return forward();
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    let inside = || unsafe { irregular::alltoallw(send, recv, comm) };
+    if !remote::is_joint() || is_in_place(send.base) || !send.is_there() || !recv.is_there() {
+        return inside();
     }
-    let from = Side::new(recv, recv_counts, recv_places, recv_types);
-    let to = Side::new(send.cast_mut(), send_counts, send_places, send_types);
-    guarded(|| {
-        // SAFETY: the caller's promise: there is one of each per neighbour.
-        let done = unsafe {
-            over_rdma(Function::NeighborAlltoallw, comm, |abi, known| {
-                let neighbours = known.neighbours(abi, comm)?;
-                let sources = neighbours.sources.iter().copied();
-                let destinations = neighbours.destinations.iter().copied();
-                let from = from.parts(abi, sources, |place| place)?;
-                Some((from, to.parts(abi, destinations, |place| place)?))
-            })
-        };
-        done.unwrap_or_else(forward)
-    })
+    // SAFETY: the caller's promise: there is one of each per rank.
+    let over_rdma = || unsafe {
+        over_rdma(Function::Alltoallw, comm, |abi, known| {
+            let ranks = 0..known.size as c_int;
+            let from = parts(abi, recv, ranks.clone(), N::place)?;
+            Some((from, parts(abi, send, ranks, N::place)?))
+        })
+    };
+    unless_done(over_rdma, inside)
+}
+
+/// `MPI_Neighbor_alltoallw`, likewise.
+///
+/// # Safety
+///
+/// As the MPI standard says.
+pub unsafe fn neighbor_alltoallw<N: Count>(
+    send: BufferW<*const c_void, N, isize>,
+    recv: BufferW<*mut c_void, N, isize>,
+    comm: Word,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    let inside = || unsafe { neighbours::neighbor_alltoallw(send, recv, comm) };
+    if !remote::is_joint() {
+        return inside();
+    }
+    // SAFETY: the caller's promise: there is one of each per neighbour.
+    let over_rdma = || unsafe {
+        over_rdma(Function::NeighborAlltoallw, comm, |abi, known| {
+            let neighbours = known.neighbours(abi, comm)?;
+            let sources = neighbours.sources.iter().copied();
+            let destinations = neighbours.destinations.iter().copied();
+            let from = parts(abi, recv, sources, |place| place)?;
+            Some((from, parts(abi, send, destinations, |place| place)?))
+        })
+    };
+    unless_done(over_rdma, inside)
 }

@@ -11,6 +11,7 @@ use libcopy::{Parts, RecvBuffer, SendBuffer};
 
 use crate::decide::active::is_same;
 use crate::library::abi::{Abi, Word};
+use crate::library::buffers::{Address, BufferV, BufferW};
 use crate::library::count::Count;
 use crate::library::failure::Failure;
 use crate::types::buffer::Kind;
@@ -53,14 +54,19 @@ impl Partition {
     ///
     /// # Safety
     ///
-    /// `counts` and `places` have `size` elements.
+    /// The buffer's arrays have `size` elements.
     pub unsafe fn uniform<N: Count>(
         abi: &Abi,
         comm: Word,
         size: usize,
-        (counts, places): (*const N, *const N::Place),
-        datatype: Word,
+        buffer: BufferV<impl Address, N>,
     ) -> Option<Partition> {
+        let BufferV {
+            counts,
+            places,
+            datatype,
+            ..
+        } = buffer;
         let kind = Kind::of(abi, datatype, comm)?;
         if places.is_null() {
             return None;
@@ -91,9 +97,14 @@ impl Partition {
         abi: &Abi,
         comm: Word,
         size: usize,
-        (counts, places): (*const N, *const N::Place),
-        types: *const c_void,
+        buffer: BufferW<impl Address, N, N::Place>,
     ) -> Option<Partition> {
+        let BufferW {
+            counts,
+            places,
+            types,
+            ..
+        } = buffer;
         if places.is_null() || types.is_null() {
             return None;
         }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Nonblocking collectives as C programs call them, in both forms, and what a persistent request
-//! starts. What all ranks find alike decides whether a call is intercepted: the number of bytes,
-//! the communicator, and whether its ranks have met.
+//! Nonblocking collectives, and what a persistent request starts. What all ranks find alike
+//! decides whether a call is intercepted: the number of bytes, the communicator, and whether its
+//! ranks have met. Each function gives the call's code, or `None` where it is to be forwarded.
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -22,11 +21,9 @@ use crate::comm::communicator::Comm;
 use crate::comm::nonblocking_group::NonblockingGroup;
 use crate::comm::order::Order;
 use crate::decide::active::{active, is_in_place, is_same};
-use crate::decide::threshold::{is_small, is_special};
-use crate::gpu;
 use crate::library::abi::{Abi, Word, complain};
-use crate::library::count::{Count, Large};
-use crate::library::pmpi::forward;
+use crate::library::buffers::{Address, Buffer, Received, Reduction, Sent};
+use crate::library::count::Count;
 use crate::library::stats::{Function, Outcome};
 use crate::library::{async_guard, errors, pmpi, stats};
 use crate::types::buffer::Kind;
@@ -165,44 +162,15 @@ impl Intercepted {
     }
 }
 
-/// A buffer of the program's: where, how many elements, and of which type.
-#[derive(Clone, Copy)]
-pub struct Place<P, N> {
-    base: P,
-    count: N,
-    datatype: Word,
-}
-
-impl<P, N: Count> Place<P, N> {
-    fn pair(&self) -> (Option<usize>, Word) {
-        (self.count.number(), self.datatype)
-    }
-}
-
-impl<P: Address, N: Count> Place<P, N> {
-    /// Where our part of a buffer is that has one of `count` elements for each rank.
-    fn part(&self, kind: &Kind, about: About) -> Option<*const c_void> {
-        let rank = rank_of(active()?, about.comm)?;
-        let index = self.count.number()?.checked_mul(rank)?;
-        Some(kind.element(self.base.address().cast_mut(), index))
-    }
-}
-
-/// What is sent or received is at an address.
-pub trait Address: Copy {
-    fn address(self) -> *const c_void;
-}
-
-impl Address for *const c_void {
-    fn address(self) -> *const c_void {
-        self
-    }
-}
-
-impl Address for *mut c_void {
-    fn address(self) -> *const c_void {
-        self
-    }
+/// Where our part of a buffer is that has one of `count` elements for each rank.
+fn part<N: Count>(
+    buffer: &Buffer<impl Address, N>,
+    kind: &Kind,
+    about: About,
+) -> Option<*const c_void> {
+    let rank = rank_of(active()?, about.comm)?;
+    let index = buffer.count.number()?.checked_mul(rank)?;
+    Some(kind.element(buffer.base.get(), index))
 }
 
 /// An address that only the root has, and that has to be possible there.
@@ -230,7 +198,7 @@ fn own_part<K, N: Count>(
         && send.datatype == recv.datatype
         && send.count.number() == recv.count.number()
         && send.count.number() != Some(0);
-    if !(same && is_same(own.address(), part.cast_mut())) {
+    if !(same && is_same(own.get(), part.cast_mut())) {
         Some(kind)
     } else if errors::refuses(abi, about.function) {
         None
@@ -238,9 +206,6 @@ fn own_part<K, N: Count>(
         Some(None)
     }
 }
-
-pub type Sent<N> = Place<*const c_void, N>;
-pub type Received<N> = Place<*mut c_void, N>;
 
 /// What a call is besides its buffers.
 #[derive(Clone, Copy)]
@@ -252,6 +217,26 @@ pub struct About {
 }
 
 impl About {
+    /// A call that leaves its request in this variable.
+    pub fn once(function: Function, root: c_int, comm: Word, request: *mut c_void) -> About {
+        About {
+            function,
+            root,
+            comm,
+            request: Request::New(request),
+        }
+    }
+
+    /// A call that has made the persistent request `handle`.
+    pub fn persistent(function: Function, root: c_int, comm: Word, handle: Word) -> About {
+        About {
+            function,
+            root,
+            comm,
+            request: Request::Persistent(handle),
+        }
+    }
+
     /// A datatype, for as long as its request may be started.
     fn kind(&self, abi: &Abi, datatype: Word) -> Option<Kind> {
         let kind = Kind::of(abi, datatype, self.comm)?;
@@ -261,7 +246,7 @@ impl About {
         }
     }
 
-    /// The same where it is looked at only if `wanted`; `None` if it is not ours to move.
+    /// That datatype if `wanted`, otherwise nothing; `None` if it is not ours to move.
     fn kind_if(&self, wanted: bool, abi: &Abi, datatype: Word) -> Option<Option<Kind>> {
         if wanted {
             self.kind(abi, datatype).map(Some)
@@ -311,7 +296,7 @@ fn decide<K>(
 }
 
 /// `MPI_Ibcast`, `MPI_Bcast_init`
-pub unsafe fn bcast<N: Count + 'static>(about: About, buffer: Received<N>) -> Option<c_int> {
+pub unsafe fn bcast<N: Count + 'static>(buffer: Received<N>, about: About) -> Option<c_int> {
     let (intercepted, kind) = decide(about, buffer.pair(), None, |abi, _| {
         about.kind(abi, buffer.datatype)
     })?;
@@ -337,16 +322,16 @@ pub unsafe fn bcast<N: Count + 'static>(about: About, buffer: Received<N>) -> Op
 
 /// `MPI_Igather`, `MPI_Gather_init`
 pub unsafe fn gather<N: Count + 'static>(
-    about: About,
     send: Sent<N>,
     recv: Received<N>,
+    about: About,
 ) -> Option<c_int> {
     let in_place = is_in_place(send.base);
     let pair = if in_place { recv.pair() } else { send.pair() };
     let (intercepted, (own_kind, all)) = decide(about, pair, None, |abi, is_root| {
         let all = about.kind_if(is_root, abi, recv.datatype)?;
         let own = about.kind_if(!in_place, abi, send.datatype)?;
-        let at = all.as_ref().map(|all| recv.part(all, about));
+        let at = all.as_ref().map(|all| part(&recv, all, about));
         let at = at_root(at)?;
         own_part(abi, about, (&send, &recv), (send.base, at), own).map(|own| (own, all))
     })?;
@@ -388,16 +373,16 @@ pub unsafe fn gather<N: Count + 'static>(
 
 /// `MPI_Iscatter`, `MPI_Scatter_init`
 pub unsafe fn scatter<N: Count + 'static>(
-    about: About,
     send: Sent<N>,
     recv: Received<N>,
+    about: About,
 ) -> Option<c_int> {
     let in_place = is_in_place(recv.base);
     let pair = if in_place { send.pair() } else { recv.pair() };
     let (intercepted, (all, own_kind)) = decide(about, pair, None, |abi, is_root| {
         let all = about.kind_if(is_root, abi, send.datatype)?;
         let own = about.kind_if(!in_place, abi, recv.datatype)?;
-        let at = all.as_ref().map(|all| send.part(all, about));
+        let at = all.as_ref().map(|all| part(&send, all, about));
         let at = at_root(at)?;
         own_part(abi, about, (&send, &recv), (recv.base, at), own).map(|own| (all, own))
     })?;
@@ -425,9 +410,9 @@ pub unsafe fn scatter<N: Count + 'static>(
 
 /// `MPI_Iallgather`, `MPI_Allgather_init`
 pub unsafe fn allgather<N: Count + 'static>(
-    about: About,
     send: Sent<N>,
     recv: Received<N>,
+    about: About,
 ) -> Option<c_int> {
     let in_place = is_in_place(send.base);
     let (intercepted, (own_kind, all)) = decide(about, recv.pair(), None, |abi, _| {
@@ -436,7 +421,7 @@ pub unsafe fn allgather<N: Count + 'static>(
             send.count.number()?;
         }
         let all = about.kind(abi, recv.datatype)?;
-        let at = recv.part(&all, about)?;
+        let at = part(&recv, &all, about)?;
         own_part(abi, about, (&send, &recv), (send.base, Some(at)), own).map(|own| (own, all))
     })?;
     Some(intercepted.start(None, move |intercepted, own| {
@@ -474,9 +459,9 @@ pub unsafe fn allgather<N: Count + 'static>(
 
 /// `MPI_Ialltoall`, `MPI_Alltoall_init`; in place, it is forwarded.
 pub unsafe fn alltoall<N: Count + 'static>(
-    about: About,
     send: Sent<N>,
     recv: Received<N>,
+    about: About,
 ) -> Option<c_int> {
     if is_in_place(send.base) {
         stats::count(about.function, Outcome::Arguments, 0);
@@ -514,27 +499,39 @@ pub unsafe fn alltoall<N: Count + 'static>(
     }))
 }
 
-/// `MPI_Ireduce`, `MPI_Reduce_init`, and `MPI_Iallreduce`, `MPI_Allreduce_init`, whose result
-/// everybody gets.
-pub unsafe fn reduce<N: Count + 'static>(
+/// `MPI_Ireduce`, `MPI_Reduce_init`
+pub unsafe fn reduce<N: Count + 'static>(reduction: Reduction<N>, about: About) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe { reduced(reduction, about, false) }
+}
+
+/// `MPI_Iallreduce`, `MPI_Allreduce_init`
+pub unsafe fn allreduce<N: Count + 'static>(
+    reduction: Reduction<N>,
     about: About,
-    send: *const c_void,
-    recv: Received<N>,
-    op: Word,
 ) -> Option<c_int> {
-    let (intercepted, (elements, same)) = decide(about, recv.pair(), Some(op), |abi, is_root| {
-        let gets = is_root || for_all(about.function);
-        let to = if gets { recv.base } else { ptr::null_mut() };
-        let what = (recv.datatype, op, about.comm);
-        let elements = Elements::between(abi, about.function, (send, to), what)?;
+    // SAFETY: the caller's promise.
+    unsafe { reduced(reduction, about, true) }
+}
+
+/// A reduction whose result the root gets, or all ranks.
+unsafe fn reduced<N: Count + 'static>(
+    reduction: Reduction<N>,
+    about: About,
+    for_all: bool,
+) -> Option<c_int> {
+    let (pair, op) = (reduction.pair(), Some(reduction.op));
+    let (intercepted, (elements, same)) = decide(about, pair, op, |abi, is_root| {
+        let what = (reduction, is_root || for_all);
+        let elements = Elements::between(abi, about.function, what, about.comm)?;
         // Predefined operations are for predefined datatypes, which nobody frees.
         let stays = elements.0.kind().is_named();
         (stays || matches!(about.request, Request::New(_))).then_some(elements)
     })?;
-    Some(
-        intercepted.start(Some(elements.clone()), move |intercepted, own| {
-            let (kind, count) = (elements.kind(), recv.count.elements());
-            let gets = intercepted.is_root() || for_all(about.function);
+    let start = move |elements: Elements| {
+        move |intercepted: &Intercepted, own: &mut Own| {
+            let (kind, count) = (elements.kind(), reduction.count.elements());
+            let gets = intercepted.is_root() || for_all;
             let in_place = gets && same;
             // SAFETY: the caller's promise.
             unsafe {
@@ -543,7 +540,7 @@ pub unsafe fn reduce<N: Count + 'static>(
                     own.receive(
                         (intercepted.abi, &intercepted.members.group),
                         kind,
-                        recv.base,
+                        reduction.recv,
                         count,
                         keep,
                     )?;
@@ -551,116 +548,11 @@ pub unsafe fn reduce<N: Count + 'static>(
                 if in_place {
                     own.send_from_received(0)
                 } else {
-                    own.send(&intercepted.members.group, kind, send, count)?
+                    own.send(&intercepted.members.group, kind, reduction.send, count)?
                 }
             }
             Ok(false)
-        }),
-    )
-}
-
-/// Whether all ranks get the result of a reduction.
-fn for_all(function: Function) -> bool {
-    matches!(function, Function::Iallreduce | Function::AllreduceInit)
-}
-
-/// Exports both forms of a function. What is small goes to the library at once. Last come the
-/// method of [`gpu::Collective`] for buffers in device memory, and its arguments.
-macro_rules! exports {
-    ($($name:ident, $large:ident = $pass:ident, $small:expr, $intercept:expr, $arguments:tt,
-       $body:ident $gpu:tt;)*) => { $(
-        exports!(@form c_int, $name = $pass, $small, $intercept, $arguments, $body $gpu);
-        exports!(@form Large, $large = $pass, $small, $intercept, $arguments, $body $gpu);
-    )* };
-    (@form $count:ty, $name:ident = $pass:ident, $small:expr, $intercept:expr,
-     ($($argument:ident: $kind:ty),*), $body:ident $gpu:tt) => {
-        gpu::begins_collective! {
-            $count, $name, ($($argument: $kind),*),
-            {
-                let intercepted: Option<c_int> = if $small { None } else { $intercept };
-                intercepted.unwrap_or_else(|| forward::$pass($($argument),*))
-            },
-            new, $body $gpu
         }
     };
-}
-
-/// What a call is besides its buffers; a variable for its request.
-fn about(function: Function, root: c_int, comm: Word, request: *mut c_void) -> About {
-    About {
-        function,
-        root,
-        comm,
-        request: Request::New(request),
-    }
-}
-
-/// What a call is, besides its buffers, that has made the persistent request `handle`.
-pub fn about_init(function: Function, root: c_int, comm: Word, handle: Word) -> About {
-    About {
-        function,
-        root,
-        comm,
-        request: Request::Persistent(handle),
-    }
-}
-
-/// A buffer of the program's.
-pub fn place<P, N>(base: P, count: N, datatype: Word) -> Place<P, N> {
-    Place {
-        base,
-        count,
-        datatype,
-    }
-}
-
-exports! {
-    MPI_Ibcast, MPI_Ibcast_c = ibcast, is_small(Function::Ibcast, count, datatype),
-        bcast(about(Function::Ibcast, root, comm, request), place(buffer, count, datatype)),
-        (buffer: *mut c_void, count: N, datatype: Word, root: c_int, comm: Word,
-         request: *mut c_void),
-        bcast (comm, request; &mut buffer, (&count, &mut datatype), root);
-    MPI_Igather, MPI_Igather_c = igather,
-        !is_special(send) && is_small(Function::Igather, send_count, send_type),
-        gather(about(Function::Igather, root, comm, request), place(send, send_count, send_type),
-               place(recv, recv_count, recv_type)),
-        (send: *const c_void, send_count: N, send_type: Word,
-         recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int, comm: Word,
-         request: *mut c_void),
-        gather (comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)), root);
-    MPI_Iscatter, MPI_Iscatter_c = iscatter,
-        !is_special(recv) && is_small(Function::Iscatter, recv_count, recv_type),
-        scatter(about(Function::Iscatter, root, comm, request), place(send, send_count, send_type),
-                place(recv, recv_count, recv_type)),
-        (send: *const c_void, send_count: N, send_type: Word,
-         recv: *mut c_void, recv_count: N, recv_type: Word, root: c_int, comm: Word,
-         request: *mut c_void),
-        scatter (comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)), root);
-    MPI_Iallgather, MPI_Iallgather_c = iallgather,
-        is_small(Function::Iallgather, recv_count, recv_type),
-        allgather(about(Function::Iallgather, 0, comm, request), place(send, send_count, send_type),
-                  place(recv, recv_count, recv_type)),
-        (send: *const c_void, send_count: N, send_type: Word,
-         recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word, request: *mut c_void),
-        allgather (comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)));
-    MPI_Ialltoall, MPI_Ialltoall_c = ialltoall,
-        is_small(Function::Ialltoall, recv_count, recv_type),
-        alltoall(about(Function::Ialltoall, 0, comm, request), place(send, send_count, send_type),
-                 place(recv, recv_count, recv_type)),
-        (send: *const c_void, send_count: N, send_type: Word,
-         recv: *mut c_void, recv_count: N, recv_type: Word, comm: Word, request: *mut c_void),
-        alltoall (comm, request; (&mut send, (&send_count, &mut send_type)), (&mut recv, (&recv_count, &mut recv_type)));
-    MPI_Ireduce, MPI_Ireduce_c = ireduce, is_small(Function::Ireduce, count, datatype),
-        reduce(about(Function::Ireduce, root, comm, request), send,
-               place(recv, count, datatype), op),
-        (send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word,
-         root: c_int, comm: Word, request: *mut c_void),
-        reduce (comm, request; &mut send, &mut recv, (count, datatype), root);
-    MPI_Iallreduce, MPI_Iallreduce_c = iallreduce,
-        is_small(Function::Iallreduce, count, datatype),
-        reduce(about(Function::Iallreduce, 0, comm, request), send,
-               place(recv, count, datatype), op),
-        (send: *const c_void, recv: *mut c_void, count: N, datatype: Word, op: Word,
-         comm: Word, request: *mut c_void),
-        allreduce (comm, request; &mut send, &mut recv, (count, datatype));
+    Some(intercepted.start(Some(elements.clone()), start(elements)))
 }

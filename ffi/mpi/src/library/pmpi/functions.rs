@@ -64,7 +64,8 @@ macro_rules! functions {
     };
 }
 
-/// Handles of Open MPI's Fortran as C's. No handle that is not one becomes one.
+/// Handles of Open MPI's Fortran as C's. Where the library lacks a conversion, the result is 0,
+/// which is no handle.
 macro_rules! conversions {
     ($($(#[$doc:meta])* $rust:ident = $name:literal;)*) => { $(
         $(#[$doc])*
@@ -100,6 +101,8 @@ conversions! {
     request_f2c = c"PMPI_Request_f2c";
     /// `MPI_Message_f2c`
     message_f2c = c"PMPI_Message_f2c";
+    /// `MPI_Info_f2c`
+    info_f2c = c"PMPI_Info_f2c";
 }
 
 /// Handles of C's as Open MPI's Fortran has them.

@@ -2,6 +2,7 @@
 
 //! The functions of the MPI library that we call, by their profiling names (MPI 4.1, section 15.2).
 
+pub mod both_forms;
 pub mod collectives;
 pub mod forward;
 pub mod functions;

@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use crate::library::abi::{Word, complain, function};
 use crate::library::count::Count;
-use crate::library::pmpi::collectives::refuse;
+use crate::library::pmpi::both_forms::refuse;
 use crate::library::pmpi::functions::{MISSING, forwarded_packing};
 use crate::library::{abi, world_model};
 
@@ -37,7 +37,7 @@ unsafe fn moving<N: Count>(
             Some(code)
         }
     };
-    moved().unwrap_or_else(|| refuse(&format!("no MPI library has {name} for this"), comm))
+    moved().unwrap_or_else(|| refuse(&format!("no MPI library has {name} for this"), Some(&comm)))
 }
 
 /// `MPI_Pack` in both its forms.
@@ -217,7 +217,7 @@ pub unsafe fn unpack_external_any<N: Count>(
 #[cold]
 fn refuse_anywhere(why: &str) -> c_int {
     match abi::get() {
-        Ok(abi) if world_model::is_active() => refuse(why, abi.world),
+        Ok(abi) if world_model::is_active() => refuse(why, Some(&abi.world)),
         _ => {
             complain(why);
             MISSING

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The buffers of a collective as the program gives them. Each is an address, how many elements
+//! there are, and of which type; `A` is the address, `N` what counts.
+
+use std::ffi::c_void;
+
+use crate::library::abi::Word;
+use crate::library::count::Count;
+
+/// `count` elements of one type; for each rank, if the function says so.
+#[derive(Clone, Copy)]
+pub struct Buffer<A, N> {
+    pub base: A,
+    pub count: N,
+    pub datatype: Word,
+}
+
+/// A buffer that is read.
+pub type Sent<N> = Buffer<*const c_void, N>;
+/// A buffer that is written.
+pub type Received<N> = Buffer<*mut c_void, N>;
+
+impl<A, N: Count> Buffer<A, N> {
+    /// How many elements, if that is a number of elements, and of which type.
+    pub fn pair(&self) -> (Option<usize>, Word) {
+        (self.count.number(), self.datatype)
+    }
+}
+
+/// A part of one type for each rank or neighbour: `counts` elements, `places` in elements.
+#[derive(Clone, Copy)]
+pub struct BufferV<A, N: Count> {
+    pub base: A,
+    pub counts: *const N,
+    pub places: *const N::Place,
+    pub datatype: Word,
+}
+
+/// A part for each rank or neighbour, each of its own type: `places` in bytes, each a `P`, `types`
+/// an array of handles.
+#[derive(Clone, Copy)]
+pub struct BufferW<A, N, P> {
+    pub base: A,
+    pub counts: *const N,
+    pub places: *const P,
+    pub types: *const c_void,
+}
+
+impl<A, N, P> BufferW<A, N, P> {
+    /// Whether it has arrays.
+    pub fn is_there(&self) -> bool {
+        !self.counts.is_null() && !self.places.is_null() && !self.types.is_null()
+    }
+}
+
+/// What a reduction combines, and where the result is; `C` is a count, or one for each rank.
+#[derive(Clone, Copy)]
+pub struct Reduction<C> {
+    pub send: *const c_void,
+    pub recv: *mut c_void,
+    pub count: C,
+    pub datatype: Word,
+    pub op: Word,
+}
+
+impl<N: Count> Reduction<N> {
+    /// How many elements, if that is a number of elements, and of which type.
+    pub fn pair(&self) -> (Option<usize>, Word) {
+        (self.count.number(), self.datatype)
+    }
+}
+
+/// An address of the program's.
+pub trait Address: Copy {
+    fn get(self) -> *mut c_void;
+    fn at(address: *mut c_void) -> Self;
+}
+
+impl Address for *const c_void {
+    fn get(self) -> *mut c_void {
+        self.cast_mut()
+    }
+
+    fn at(address: *mut c_void) -> Self {
+        address
+    }
+}
+
+impl Address for *mut c_void {
+    fn get(self) -> *mut c_void {
+        self
+    }
+
+    fn at(address: *mut c_void) -> Self {
+        address
+    }
+}
