@@ -11,9 +11,9 @@ use std::ffi::{c_int, c_void};
 use crate::collectives::barrier;
 use crate::exports::collectives;
 use crate::exports::fortran_arguments::{
-    Request, fortran_function, name, passed, type_in_fortran, types_in_c, value_in_c, written_back,
+    Request, fortran_function, passed, type_in_fortran, types_in_c, value_in_c, written_back,
 };
-use crate::library::abi::function;
+use crate::library::abi::{function, symbol_name};
 use crate::library::pmpi::both_forms::Arrays;
 use crate::library::tools::Feature;
 use crate::library::{functions, pmpi, tools};
@@ -123,7 +123,7 @@ macro_rules! finalize {
         /// As the MPI standard says.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(error: *mut c_int) {
-            function!(NEXT = name!($name));
+            function!(NEXT = symbol_name!(stringify!($name)));
             let is_past_us = past_us();
             if is_past_us {
                 crate::library::world_model::begin_end();

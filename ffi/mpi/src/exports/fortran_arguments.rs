@@ -14,18 +14,6 @@ use crate::library::pmpi;
 use crate::library::status::is_ignored;
 use crate::types::fortran_names::{STATUS_IGNORE, STATUSES_IGNORE};
 
-/// A name as the linker looks for it.
-macro_rules! name {
-    ($name:ident) => {
-        const {
-            match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                Ok(name) => name,
-                Err(_) => c"",
-            }
-        }
-    };
-}
-
 /// Declares a Fortran function, whose last argument is a variable for an error code. Where
 /// `$is_theirs`, the next one of that name is called.
 macro_rules! fortran_function {
@@ -38,7 +26,7 @@ macro_rules! fortran_function {
         #[allow(clippy::too_many_arguments)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type,)* error: *mut c_int) {
-            function!(NEXT = name!($name));
+            function!(NEXT = symbol_name!(stringify!($name)));
             if $is_theirs {
                 match NEXT.address() {
                     0 => return,
@@ -149,7 +137,7 @@ macro_rules! written_back {
     };
     ($other:ident, $argument:ident) => {};
 }
-pub(crate) use {fortran_function, name, passed, type_in_fortran, value_in_c, written_back};
+pub(crate) use {fortran_function, passed, type_in_fortran, value_in_c, written_back};
 
 /// The handles of `length` datatypes.
 ///

@@ -13,10 +13,9 @@ use crate::collectives::nonblocking;
 use crate::comm::processes::world;
 use crate::exports::completion;
 use crate::exports::fortran_arguments::{
-    Message, Request, fortran_function, name, passed, status, type_in_fortran, value_in_c,
-    written_back,
+    Message, Request, fortran_function, passed, status, type_in_fortran, value_in_c, written_back,
 };
-use crate::library::abi::{UNDEFINED, Word, function};
+use crate::library::abi::{UNDEFINED, Word, function, symbol_name};
 use crate::library::functions;
 use crate::library::functions::argument_type;
 use crate::library::pmpi;
@@ -262,7 +261,7 @@ macro_rules! inits {
         /// As the MPI standard says.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $kind,)* error: *mut c_int) {
-            function!(NEXT = name!($name));
+            function!(NEXT = symbol_name!(stringify!($name)));
             let address = NEXT.address();
             if address == 0 {
                 return;

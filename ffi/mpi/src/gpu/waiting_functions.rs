@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 
 use crate::decide::active::active;
 use crate::gpu::{delayed, upcalls};
-use crate::library::abi::{Word, function};
-use crate::library::async_guard::{forwarded, profiling_name, word};
+use crate::library::abi::{Word, function, profiling_name};
+use crate::library::async_guard::{forwarded, word};
 use crate::library::relocations::first_used;
 use crate::library::{abi, pmpi};
 

@@ -475,6 +475,27 @@ pub struct Function<N> {
     name: PhantomData<N>,
 }
 
+/// A constant name as the linker looks for it.
+macro_rules! symbol_name {
+    ($($part:expr),*) => {
+        const {
+            match std::ffi::CStr::from_bytes_with_nul(concat!($($part,)* "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => c"",
+            }
+        }
+    };
+}
+pub(crate) use symbol_name;
+
+/// The profiling name of an MPI function (MPI 4.1, section 15.2).
+macro_rules! profiling_name {
+    ($name:ident) => {
+        $crate::library::abi::symbol_name!("P", stringify!($name))
+    };
+}
+pub(crate) use profiling_name;
+
 /// Declares a [`Function`] of this name; the type beside the static has the static's name.
 macro_rules! function {
     ($function:ident = $name:expr) => {

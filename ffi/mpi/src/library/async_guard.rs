@@ -16,7 +16,7 @@ use std::sync::{Mutex, OnceLock};
 use libcopy::offload::{self, Async, NoGuards};
 use libcopy::policy::Policy;
 
-use crate::library::abi::{Word, complain, function};
+use crate::library::abi::{Word, complain, function, profiling_name};
 use crate::library::relocations::first_used;
 use crate::library::{abi, pmpi, world_model};
 use libcopy::lock::lock;
@@ -173,20 +173,7 @@ macro_rules! word {
     };
 }
 
-/// The profiling name of a function, as the linker looks for it.
-macro_rules! profiling_name {
-    ($name:ident) => {
-        const {
-            match std::ffi::CStr::from_bytes_with_nul(
-                concat!("P", stringify!($name), "\0").as_bytes(),
-            ) {
-                Ok(name) => name,
-                Err(_) => c"",
-            }
-        }
-    };
-}
-pub(crate) use {forwarded, profiling_name, word};
+pub(crate) use {forwarded, word};
 
 /// Passes on what has a buffer.
 fn with_buffers(call: impl FnOnce() -> c_int) -> c_int {

@@ -4,6 +4,7 @@
 //! attribute of the type, so that a freed type whose handle comes back is another one.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
@@ -491,19 +492,21 @@ fn translate(abi: &Abi, datatype: Word, depth: usize, reading: &mut Reading) -> 
     if answer != 0 {
         return None;
     }
+    // The members of a structure are often of few types: each is asked for once. A handle stays
+    // what it is meanwhile, since `datatype` has a reference to it.
+    let mut known: HashMap<Word, (Option<Translated>, bool)> = HashMap::new();
     let mut children = Vec::with_capacity(n);
     for i in 0..n {
         // SAFETY: the library wrote `n` handles.
         let mut child = unsafe { abi.handle_at(types_at, i) };
-        children.push(translate(abi, child, depth + 1, reading));
-        let mut named = 0;
-        // SAFETY: what is derived is a new reference, which is ours to free.
-        unsafe {
-            if pmpi::type_combiner(child, &mut named) == 0
-                && !combiner::of(abi, named).is_some_and(combiner::is_basic)
-            {
-                pmpi::type_free(&mut child);
-            }
+        let (translated, derived) = known.entry(child).or_insert_with(|| {
+            let translated = translate(abi, child, depth + 1, reading);
+            (translated, is_derived(abi, child))
+        });
+        children.push(translated.clone());
+        if *derived {
+            // SAFETY: each one is a reference of its own, which is ours to free.
+            unsafe { pmpi::type_free(&mut child) };
         }
     }
     let children: Vec<Translated> = children.into_iter().collect::<Option<_>>()?;
@@ -520,6 +523,14 @@ fn translate(abi: &Abi, datatype: Word, depth: usize, reading: &mut Reading) -> 
     };
     reading.look(&made);
     Some((reading.bounded(made, &facts)?, grain))
+}
+
+/// Whether a datatype was made by the program, of others.
+fn is_derived(abi: &Abi, datatype: Word) -> bool {
+    let mut named = 0;
+    // SAFETY: a writable output; the library checks the datatype.
+    let answer = unsafe { pmpi::type_combiner(datatype, &mut named) };
+    answer == 0 && !combiner::of(abi, named).is_some_and(combiner::is_basic)
 }
 
 /// Where the elements of a structure end.

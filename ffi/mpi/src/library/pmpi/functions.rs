@@ -4,7 +4,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use crate::library::abi::{Word, function};
+use crate::library::abi::{Word, function, profiling_name};
 use crate::library::count::Large;
 
 /// Declares functions that are called through the library's address. One that is missing answers
@@ -22,9 +22,9 @@ macro_rules! functions {
         }
     };
     (@with $address:ident $known:ident;
-     $($(#[$doc:meta])* $rust:ident = $name:literal ($($argument:ident: $kind:ty),*);)*) => {
+     $($rust:ident = $name:ident($($argument:ident: $kind:ty),*);)*) => {
         $(
-            $(#[$doc])*
+            #[doc = concat!("`", stringify!($name), "`")]
             ///
             /// # Safety
             ///
@@ -33,7 +33,7 @@ macro_rules! functions {
             // Not every function is called both for the program and by us.
             #[allow(dead_code)]
             pub unsafe fn $rust($($argument: $kind),*) -> c_int {
-                function!(FUNCTION = $name);
+                function!(FUNCTION = profiling_name!($name));
                 type Call = unsafe extern "C" fn($($kind),*) -> c_int;
                 /// The same where the function has not been looked for. Elsewhere, so that there is
                 /// but a jump.
@@ -67,14 +67,14 @@ macro_rules! functions {
 /// Handles of Open MPI's Fortran as C's. Where the library lacks a conversion, the result is 0,
 /// which is no handle.
 macro_rules! conversions {
-    ($($(#[$doc:meta])* $rust:ident = $name:literal;)*) => { $(
-        $(#[$doc])*
+    ($($rust:ident = $name:ident;)*) => { $(
+        #[doc = concat!("`", stringify!($name), "`")]
         ///
         /// # Safety
         ///
         /// As the MPI standard says.
         pub unsafe fn $rust(handle: c_int) -> Word {
-            function!(FUNCTION = $name);
+            function!(FUNCTION = profiling_name!($name));
             match FUNCTION.address() {
                 0 => 0,
                 address => {
@@ -91,30 +91,24 @@ macro_rules! conversions {
 }
 
 conversions! {
-    /// `MPI_Comm_f2c`
-    comm_f2c = c"PMPI_Comm_f2c";
-    /// `MPI_Type_f2c`
-    type_f2c = c"PMPI_Type_f2c";
-    /// `MPI_Op_f2c`
-    op_f2c = c"PMPI_Op_f2c";
-    /// `MPI_Request_f2c`
-    request_f2c = c"PMPI_Request_f2c";
-    /// `MPI_Message_f2c`
-    message_f2c = c"PMPI_Message_f2c";
-    /// `MPI_Info_f2c`
-    info_f2c = c"PMPI_Info_f2c";
+    comm_f2c = MPI_Comm_f2c;
+    type_f2c = MPI_Type_f2c;
+    op_f2c = MPI_Op_f2c;
+    request_f2c = MPI_Request_f2c;
+    message_f2c = MPI_Message_f2c;
+    info_f2c = MPI_Info_f2c;
 }
 
 /// Handles of C's as Open MPI's Fortran has them.
 macro_rules! conversions_back {
-    ($($(#[$doc:meta])* $rust:ident = $name:literal;)*) => { $(
-        $(#[$doc])*
+    ($($rust:ident = $name:ident;)*) => { $(
+        #[doc = concat!("`", stringify!($name), "`")]
         ///
         /// # Safety
         ///
         /// As the MPI standard says.
         pub unsafe fn $rust(handle: Word) -> c_int {
-            function!(FUNCTION = $name);
+            function!(FUNCTION = profiling_name!($name));
             match FUNCTION.address() {
                 0 => 0,
                 address => {
@@ -131,12 +125,9 @@ macro_rules! conversions_back {
 }
 
 conversions_back! {
-    /// `MPI_Request_c2f`
-    request_c2f = c"PMPI_Request_c2f";
-    /// `MPI_Message_c2f`
-    message_c2f = c"PMPI_Message_c2f";
-    /// `MPI_Type_c2f`
-    type_c2f = c"PMPI_Type_c2f";
+    request_c2f = MPI_Request_c2f;
+    message_c2f = MPI_Message_c2f;
+    type_c2f = MPI_Type_c2f;
 }
 
 /// What a function that is not there answers: `MPI_ERR_OTHER` of Open MPI.
@@ -156,175 +147,124 @@ pub type GrequestFree = unsafe extern "C" fn(*mut c_void) -> c_int;
 pub type GrequestCancel = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 
 functions! {
-    /// `MPI_Reduce_local`
-    reduce_local = c"PMPI_Reduce_local"(
+    reduce_local = MPI_Reduce_local(
         from: *const c_void, to: *mut c_void, count: c_int, datatype: Word, op: Word
     );
-    /// `MPI_Initialized`
-    initialized = c"PMPI_Initialized"(flag: *mut c_int);
-    /// `MPI_Finalized`
-    finalized = c"PMPI_Finalized"(flag: *mut c_int);
-    /// `MPI_Comm_rank`
-    comm_rank = c"PMPI_Comm_rank"(comm: Word, rank: *mut c_int);
-    /// `MPI_Comm_size`
-    comm_size = c"PMPI_Comm_size"(comm: Word, size: *mut c_int);
-    /// `MPI_Comm_remote_size`
-    comm_remote_size = c"PMPI_Comm_remote_size"(comm: Word, size: *mut c_int);
-    /// `MPI_Comm_test_inter`
-    comm_test_inter = c"PMPI_Comm_test_inter"(comm: Word, flag: *mut c_int);
-    /// `MPI_Comm_split_type`
-    comm_split_type = c"PMPI_Comm_split_type"(
+    initialized = MPI_Initialized(flag: *mut c_int);
+    finalized = MPI_Finalized(flag: *mut c_int);
+    comm_rank = MPI_Comm_rank(comm: Word, rank: *mut c_int);
+    comm_size = MPI_Comm_size(comm: Word, size: *mut c_int);
+    comm_remote_size = MPI_Comm_remote_size(comm: Word, size: *mut c_int);
+    comm_test_inter = MPI_Comm_test_inter(comm: Word, flag: *mut c_int);
+    comm_split_type = MPI_Comm_split_type(
         comm: Word, kind: c_int, key: c_int, info: Word, new: *mut Word
     );
-    /// `MPI_Comm_split`
-    comm_split = c"PMPI_Comm_split"(comm: Word, color: c_int, key: c_int, new: *mut Word);
-    /// `MPI_Ibarrier`
-    ibarrier = c"PMPI_Ibarrier"(comm: Word, request: *mut c_void);
-    /// `MPI_Comm_free`
-    comm_free = c"PMPI_Comm_free"(comm: *mut Word);
-    /// `MPI_Comm_create_keyval`
-    comm_create_keyval = c"PMPI_Comm_create_keyval"(
+    comm_split = MPI_Comm_split(comm: Word, color: c_int, key: c_int, new: *mut Word);
+    ibarrier = MPI_Ibarrier(comm: Word, request: *mut c_void);
+    comm_free = MPI_Comm_free(comm: *mut Word);
+    comm_create_keyval = MPI_Comm_create_keyval(
         copy: CopyAttribute, delete: DeleteAttribute, keyval: *mut c_int, extra: *mut c_void
     );
-    /// `MPI_Comm_get_attr`
-    comm_get_attr = c"PMPI_Comm_get_attr"(
+    comm_get_attr = MPI_Comm_get_attr(
         comm: Word, keyval: c_int, value: *mut *mut c_void, flag: *mut c_int
     );
-    /// `MPI_Comm_set_attr`
-    comm_set_attr = c"PMPI_Comm_set_attr"(comm: Word, keyval: c_int, value: *mut c_void);
-    /// `MPI_Error_class`
-    error_class = c"PMPI_Error_class"(code: c_int, class: *mut c_int);
-    /// `MPI_Add_error_class`
-    add_error_class = c"PMPI_Add_error_class"(class: *mut c_int);
-    /// `MPI_Add_error_string`
-    add_error_string = c"PMPI_Add_error_string"(code: c_int, text: *const c_char);
-    /// `MPI_Comm_call_errhandler`
-    comm_call_errhandler = c"PMPI_Comm_call_errhandler"(comm: Word, code: c_int);
-    /// `MPI_Type_size_x`
-    type_size = c"PMPI_Type_size_x"(datatype: Word, size: *mut i64);
-    /// `MPI_Type_get_extent`
-    type_get_extent = c"PMPI_Type_get_extent"(
+    comm_set_attr = MPI_Comm_set_attr(comm: Word, keyval: c_int, value: *mut c_void);
+    error_class = MPI_Error_class(code: c_int, class: *mut c_int);
+    add_error_class = MPI_Add_error_class(class: *mut c_int);
+    add_error_string = MPI_Add_error_string(code: c_int, text: *const c_char);
+    comm_call_errhandler = MPI_Comm_call_errhandler(comm: Word, code: c_int);
+    type_size = MPI_Type_size_x(datatype: Word, size: *mut i64);
+    type_get_extent = MPI_Type_get_extent(
         datatype: Word, lower_bound: *mut isize, extent: *mut isize
     );
-    /// `MPI_Type_get_true_extent`
-    type_get_true_extent = c"PMPI_Type_get_true_extent"(
+    type_get_true_extent = MPI_Type_get_true_extent(
         datatype: Word, lower_bound: *mut isize, extent: *mut isize
     );
-    /// `MPI_Type_contiguous`; a variable of a handle's width.
-    type_contiguous = c"PMPI_Type_contiguous"(count: c_int, old: Word, new: *mut Word);
-    /// `MPI_Type_get_envelope`
-    type_get_envelope = c"PMPI_Type_get_envelope"(
+    // A variable of a handle's width.
+    type_contiguous = MPI_Type_contiguous(count: c_int, old: Word, new: *mut Word);
+    type_get_envelope = MPI_Type_get_envelope(
         datatype: Word, integers: *mut c_int, addresses: *mut c_int, types: *mut c_int,
         combiner: *mut c_int
     );
-    /// `MPI_Type_create_hindexed`
-    type_create_hindexed = c"PMPI_Type_create_hindexed"(
+    type_create_hindexed = MPI_Type_create_hindexed(
         count: c_int, lengths: *const c_int, places: *const isize, old: Word, new: *mut Word
     );
-    /// `MPI_Type_vector`
-    type_vector = c"PMPI_Type_vector"(
+    type_vector = MPI_Type_vector(
         count: c_int, length: c_int, stride: c_int, old: Word, new: *mut Word
     );
-    /// `MPI_Type_commit`
-    type_commit = c"PMPI_Type_commit"(datatype: *mut Word);
-    /// `MPI_Pack_size`
-    pack_size = c"PMPI_Pack_size"(
+    type_commit = MPI_Type_commit(datatype: *mut Word);
+    pack_size = MPI_Pack_size(
         count: c_int, datatype: Word, comm: Word, size: *mut c_int
     );
-    /// `MPI_Pack_external_size`
-    pack_external_size = c"PMPI_Pack_external_size"(
+    pack_external_size = MPI_Pack_external_size(
         name: *const c_char, count: c_int, datatype: Word, size: *mut isize
     );
 }
 
 functions! {
-    /// `MPI_Comm_get_errhandler`; a variable of a handle's width.
-    comm_get_errhandler = c"PMPI_Comm_get_errhandler"(comm: Word, handler: *mut c_void);
-    /// `MPI_Comm_set_errhandler`
-    comm_set_errhandler = c"PMPI_Comm_set_errhandler"(comm: Word, handler: Word);
-    /// `MPI_Errhandler_free`
-    errhandler_free = c"PMPI_Errhandler_free"(handler: *mut c_void);
-    /// `MPI_Topo_test`
-    topo_test = c"PMPI_Topo_test"(comm: Word, kind: *mut c_int);
-    /// `MPI_Cartdim_get`
-    cartdim_get = c"PMPI_Cartdim_get"(comm: Word, dimensions: *mut c_int);
-    /// `MPI_Cart_shift`
-    cart_shift = c"PMPI_Cart_shift"(
+    // A variable of a handle's width.
+    comm_get_errhandler = MPI_Comm_get_errhandler(comm: Word, handler: *mut c_void);
+    comm_set_errhandler = MPI_Comm_set_errhandler(comm: Word, handler: Word);
+    errhandler_free = MPI_Errhandler_free(handler: *mut c_void);
+    topo_test = MPI_Topo_test(comm: Word, kind: *mut c_int);
+    cartdim_get = MPI_Cartdim_get(comm: Word, dimensions: *mut c_int);
+    cart_shift = MPI_Cart_shift(
         comm: Word, dimension: c_int, steps: c_int, before: *mut c_int, after: *mut c_int
     );
-    /// `MPI_Graph_neighbors_count`
-    graph_neighbors_count = c"PMPI_Graph_neighbors_count"(
+    graph_neighbors_count = MPI_Graph_neighbors_count(
         comm: Word, rank: c_int, count: *mut c_int
     );
-    /// `MPI_Graph_neighbors`
-    graph_neighbors = c"PMPI_Graph_neighbors"(
+    graph_neighbors = MPI_Graph_neighbors(
         comm: Word, rank: c_int, most: c_int, neighbors: *mut c_int
     );
-    /// `MPI_Dist_graph_neighbors_count`
-    dist_graph_neighbors_count = c"PMPI_Dist_graph_neighbors_count"(
+    dist_graph_neighbors_count = MPI_Dist_graph_neighbors_count(
         comm: Word, sources: *mut c_int, destinations: *mut c_int, weighted: *mut c_int
     );
-    /// `MPI_Dist_graph_neighbors`
-    dist_graph_neighbors = c"PMPI_Dist_graph_neighbors"(
+    dist_graph_neighbors = MPI_Dist_graph_neighbors(
         comm: Word, most_sources: c_int, sources: *mut c_int, source_weights: *mut c_int,
         most_destinations: c_int, destinations: *mut c_int, destination_weights: *mut c_int
     );
-    /// `MPI_Query_thread`
-    query_thread = c"PMPI_Query_thread"(provided: *mut c_int);
-    /// `MPI_Comm_group`
-    comm_group = c"PMPI_Comm_group"(comm: Word, group: *mut Word);
-    /// `MPI_Group_free`
-    group_free = c"PMPI_Group_free"(group: *mut Word);
-    /// `MPI_Group_translate_ranks`
-    group_translate_ranks = c"PMPI_Group_translate_ranks"(
+    query_thread = MPI_Query_thread(provided: *mut c_int);
+    comm_group = MPI_Comm_group(comm: Word, group: *mut Word);
+    group_free = MPI_Group_free(group: *mut Word);
+    group_translate_ranks = MPI_Group_translate_ranks(
         group: Word, count: c_int, ranks: *const c_int, other: Word, translated: *mut c_int
     );
-    /// `MPI_Type_create_keyval`
-    type_create_keyval = c"PMPI_Type_create_keyval"(
+    type_create_keyval = MPI_Type_create_keyval(
         copy: CopyAttribute, delete: DeleteAttribute, keyval: *mut c_int, extra: *mut c_void
     );
-    /// `MPI_Type_get_attr`
-    type_get_attr = c"PMPI_Type_get_attr"(
+    type_get_attr = MPI_Type_get_attr(
         datatype: Word, keyval: c_int, value: *mut *mut c_void, flag: *mut c_int
     );
-    /// `MPI_Type_set_attr`
-    type_set_attr = c"PMPI_Type_set_attr"(datatype: Word, keyval: c_int, value: *mut c_void);
-    /// `MPI_Type_get_name`
-    type_get_name = c"PMPI_Type_get_name"(datatype: Word, name: *mut c_char, length: *mut c_int);
-    /// `MPI_Type_dup`
-    type_dup = c"PMPI_Type_dup"(datatype: Word, new: *mut Word);
-    /// `MPI_Type_get_contents`; types are an array of handles.
-    type_get_contents = c"PMPI_Type_get_contents"(
+    type_set_attr = MPI_Type_set_attr(datatype: Word, keyval: c_int, value: *mut c_void);
+    type_get_name = MPI_Type_get_name(datatype: Word, name: *mut c_char, length: *mut c_int);
+    type_dup = MPI_Type_dup(datatype: Word, new: *mut Word);
+    // Types are an array of handles.
+    type_get_contents = MPI_Type_get_contents(
         datatype: Word, most_integers: c_int, most_addresses: c_int, most_types: c_int,
         integers: *mut c_int, addresses: *mut isize, types: *mut c_void
     );
-    /// `MPI_Get_count_c`, which the standard ABI has
-    get_count_c = c"PMPI_Get_count_c"(status: *const c_void, datatype: Word, count: *mut i64);
-    /// `MPI_Status_set_elements_c`, which the standard ABI has
-    status_set_elements_c = c"PMPI_Status_set_elements_c"(
+    // Which the standard ABI has.
+    get_count_c = MPI_Get_count_c(status: *const c_void, datatype: Word, count: *mut i64);
+    // Which the standard ABI has.
+    status_set_elements_c = MPI_Status_set_elements_c(
         status: *mut c_void, datatype: Word, count: i64
     );
-    /// `MPI_Test_cancelled`
-    test_cancelled = c"PMPI_Test_cancelled"(status: *const c_void, flag: *mut c_int);
-    /// `MPI_Status_set_cancelled`
-    status_set_cancelled = c"PMPI_Status_set_cancelled"(status: *mut c_void, flag: c_int);
-    /// `MPI_Grequest_start`
-    grequest_start = c"PMPI_Grequest_start"(
+    test_cancelled = MPI_Test_cancelled(status: *const c_void, flag: *mut c_int);
+    status_set_cancelled = MPI_Status_set_cancelled(status: *mut c_void, flag: c_int);
+    grequest_start = MPI_Grequest_start(
         query: GrequestQuery, free: GrequestFree, cancel: GrequestCancel, extra: *mut c_void,
         request: *mut c_void
     );
-    /// `MPI_Grequest_complete`
-    grequest_complete = c"PMPI_Grequest_complete"(request: Word);
+    grequest_complete = MPI_Grequest_complete(request: Word);
 }
 
 functions! { mod forwarded_packing:
-    /// `MPI_Pack`
-    pack = c"PMPI_Pack"(
+    pack = MPI_Pack(
         input: *const c_void, count: c_int, datatype: Word,
         output: *mut c_void, size: c_int, position: *mut c_int, comm: Word
     );
-    /// `MPI_Unpack`
-    unpack = c"PMPI_Unpack"(
+    unpack = MPI_Unpack(
         input: *const c_void, size: c_int, position: *mut c_int,
         output: *mut c_void, count: c_int, datatype: Word, comm: Word
     );
@@ -332,85 +272,65 @@ functions! { mod forwarded_packing:
 
 // Those that the program calls and we forward.
 functions! { mod forwarded_functions:
-    /// `MPI_Finalize`
-    finalize = c"PMPI_Finalize"();
-    /// `MPI_Init`
-    init = c"PMPI_Init"(argc: *mut c_int, argv: *mut c_void);
-    /// `MPI_Init_thread`
-    init_thread = c"PMPI_Init_thread"(
+    finalize = MPI_Finalize();
+    init = MPI_Init(argc: *mut c_int, argv: *mut c_void);
+    init_thread = MPI_Init_thread(
         argc: *mut c_int, argv: *mut c_void, required: c_int, provided: *mut c_int
     );
-    /// `MPI_Barrier`
-    barrier = c"PMPI_Barrier"(comm: Word);
-    /// `MPI_Type_free`
-    type_free = c"PMPI_Type_free"(datatype: *mut Word);
-    /// `MPI_Wait`
-    wait = c"PMPI_Wait"(request: *mut c_void, status: *mut c_void);
-    /// `MPI_Test`
-    test = c"PMPI_Test"(request: *mut c_void, flag: *mut c_int, status: *mut c_void);
-    /// `MPI_Waitall`
-    waitall = c"PMPI_Waitall"(count: c_int, requests: *mut c_void, statuses: *mut c_void);
-    /// `MPI_Testall`
-    testall = c"PMPI_Testall"(
+    barrier = MPI_Barrier(comm: Word);
+    type_free = MPI_Type_free(datatype: *mut Word);
+    wait = MPI_Wait(request: *mut c_void, status: *mut c_void);
+    test = MPI_Test(request: *mut c_void, flag: *mut c_int, status: *mut c_void);
+    waitall = MPI_Waitall(count: c_int, requests: *mut c_void, statuses: *mut c_void);
+    testall = MPI_Testall(
         count: c_int, requests: *mut c_void, flag: *mut c_int, statuses: *mut c_void
     );
-    /// `MPI_Waitany`
-    waitany = c"PMPI_Waitany"(
+    waitany = MPI_Waitany(
         count: c_int, requests: *mut c_void, index: *mut c_int, status: *mut c_void
     );
-    /// `MPI_Testany`
-    testany = c"PMPI_Testany"(
+    testany = MPI_Testany(
         count: c_int, requests: *mut c_void, index: *mut c_int, flag: *mut c_int,
         status: *mut c_void
     );
-    /// `MPI_Waitsome`
-    waitsome = c"PMPI_Waitsome"(
+    waitsome = MPI_Waitsome(
         count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
         statuses: *mut c_void
     );
-    /// `MPI_Testsome`
-    testsome = c"PMPI_Testsome"(
+    testsome = MPI_Testsome(
         count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
         statuses: *mut c_void
     );
-    /// `MPI_Request_get_status`
-    request_get_status = c"PMPI_Request_get_status"(
+    request_get_status = MPI_Request_get_status(
         request: Word, flag: *mut c_int, status: *mut c_void
     );
-    /// `MPI_Request_get_status_any`, since MPI 4.1
-    request_get_status_any = c"PMPI_Request_get_status_any"(
+    // Since MPI 4.1.
+    request_get_status_any = MPI_Request_get_status_any(
         count: c_int, requests: *mut c_void, index: *mut c_int, flag: *mut c_int,
         status: *mut c_void
     );
-    /// `MPI_Request_get_status_all`, since MPI 4.1
-    request_get_status_all = c"PMPI_Request_get_status_all"(
+    // Since MPI 4.1.
+    request_get_status_all = MPI_Request_get_status_all(
         count: c_int, requests: *mut c_void, flag: *mut c_int, statuses: *mut c_void
     );
-    /// `MPI_Request_get_status_some`, since MPI 4.1
-    request_get_status_some = c"PMPI_Request_get_status_some"(
+    // Since MPI 4.1.
+    request_get_status_some = MPI_Request_get_status_some(
         count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
         statuses: *mut c_void
     );
-    /// `MPI_Request_free`
-    request_free = c"PMPI_Request_free"(request: *mut c_void);
-    /// `MPI_Cancel`
-    cancel = c"PMPI_Cancel"(request: *mut c_void);
-    /// `MPI_Start`, with nothing pending
-    start_settled = c"PMPI_Start"(request: *mut c_void);
-    /// `MPI_Startall`, with nothing pending
-    startall_settled = c"PMPI_Startall"(count: c_int, requests: *mut c_void);
-    /// `MPI_Probe`
-    probe = c"PMPI_Probe"(source: c_int, tag: c_int, comm: Word, status: *mut c_void);
-    /// `MPI_Iprobe`
-    iprobe = c"PMPI_Iprobe"(
+    request_free = MPI_Request_free(request: *mut c_void);
+    cancel = MPI_Cancel(request: *mut c_void);
+    // With nothing pending.
+    start_settled = MPI_Start(request: *mut c_void);
+    // With nothing pending.
+    startall_settled = MPI_Startall(count: c_int, requests: *mut c_void);
+    probe = MPI_Probe(source: c_int, tag: c_int, comm: Word, status: *mut c_void);
+    iprobe = MPI_Iprobe(
         source: c_int, tag: c_int, comm: Word, flag: *mut c_int, status: *mut c_void
     );
-    /// `MPI_Mprobe`
-    mprobe = c"PMPI_Mprobe"(
+    mprobe = MPI_Mprobe(
         source: c_int, tag: c_int, comm: Word, message: *mut c_void, status: *mut c_void
     );
-    /// `MPI_Improbe`
-    improbe = c"PMPI_Improbe"(
+    improbe = MPI_Improbe(
         source: c_int, tag: c_int, comm: Word, flag: *mut c_int, message: *mut c_void,
         status: *mut c_void
     );

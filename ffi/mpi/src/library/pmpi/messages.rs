@@ -4,9 +4,8 @@
 
 use std::ffi::{c_int, c_void};
 
-use crate::library::abi::function;
+use crate::library::abi::{function, profiling_name};
 use crate::library::async_guard;
-use crate::library::async_guard::profiling_name;
 use crate::library::count::Count;
 use crate::library::functions::{argument_type, messages};
 use crate::library::pmpi::both_forms::{Arrays, Copies, both_forms, narrowed, refuse};
