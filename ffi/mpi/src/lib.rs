@@ -37,20 +37,33 @@
 //! All that concerns several ranks is done only if all of them have this library, which they find
 //! out in `MPI_Init` ([`bootstrap`]).
 
+// What only they use in other folders.
+#![cfg_attr(not(all(feature = "gpu", feature = "rdma")), allow(dead_code))]
+
 mod bootstrap;
 mod collectives;
 mod comm;
 mod decide;
 mod exports;
+#[cfg(feature = "gpu")]
+mod gpu;
+#[cfg(not(feature = "gpu"))]
+#[path = "gpu/none.rs"]
 mod gpu;
 mod library;
 mod messages;
 mod packing;
+#[cfg(feature = "rdma")]
+mod rdma;
+#[cfg(not(feature = "rdma"))]
+#[path = "rdma/none.rs"]
 mod rdma;
 mod types;
 
 use collectives::{governor, nonblocking};
-use comm::{communicator, hierarchy, processes};
+#[cfg(feature = "gpu")]
+use comm::processes;
+use comm::{communicator, hierarchy};
 use library::{abi, async_guard, fallback, forked, pmpi, progress, stats, tools, world_model};
 use std::ffi::c_int;
 use std::fs::OpenOptions;
@@ -80,7 +93,9 @@ fn tell() {
         let lines = [
             messages::report(),
             refused(),
+            #[cfg(feature = "rdma")]
             rdma::report(),
+            #[cfg(feature = "gpu")]
             gpu::report(),
             async_guard::report(nonblocking::parts()),
         ]
@@ -187,6 +202,7 @@ extern "C" fn register() {
     world_model::register(begin_end, end);
     progress::register(messages::progress_all);
     messages::register();
+    #[cfg(feature = "gpu")]
     gpu::register(gpu::Messages {
         is_special: messages::is_special,
         may_be_header: messages::may_be_header,

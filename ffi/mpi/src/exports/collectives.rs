@@ -71,6 +71,7 @@ macro_rules! value {
 }
 
 /// A buffer of the table as `gpu::Collective` replaces it.
+#[cfg(feature = "gpu")]
 macro_rules! replaced {
     (buffer($base:ident, $count:ident, $datatype:ident)) => {
         (
@@ -155,6 +156,7 @@ macro_rules! exports {
         #[allow(clippy::too_many_arguments)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: argument_type!($count, $kind)),*) -> c_int {
+            gpu::with_gpu! {
             /// What is called where a library that knows device memory is loaded: host memory takes
             /// the place of what is in device memory.
             #[cold]
@@ -175,6 +177,7 @@ macro_rules! exports {
                     collective.$end($($request,)? || $name($($argument),*))
                 }
             }
+            }
             exports!(@$form $count, $rust [$($argument: $kind),*] $comm [$($request)?] [$($buffer $of),*] [$($root)?] $ours)
         }
     };
@@ -189,8 +192,10 @@ macro_rules! exports {
     (@blocking $count:ty, $rust:ident [$($argument:ident: $kind:ident),*] $comm:ident [] $buffers:tt $root:tt []) => {
         // SAFETY: the caller's promise.
         unsafe {
-            if gpu::is_loaded() && gpu::is_outside() {
-                return staged($($argument),*);
+            gpu::with_gpu! {
+                if gpu::is_loaded() && gpu::is_outside() {
+                    return staged($($argument),*);
+                }
             }
             forward::$rust($($argument),*)
         }
@@ -201,8 +206,10 @@ macro_rules! exports {
     (@persistent $count:ty, $rust:ident [$($argument:ident: $kind:ident),*] $comm:ident [$request:ident] $buffers:tt $root:tt []) => {
         // SAFETY: the caller's promise; the library has written a request if it returns 0.
         unsafe {
-            if gpu::is_loaded() && gpu::is_outside() {
-                return staged($($argument),*);
+            gpu::with_gpu! {
+                if gpu::is_loaded() && gpu::is_outside() {
+                    return staged($($argument),*);
+                }
             }
             let code = forward::$rust($($argument),*);
             if code == 0 {
@@ -223,8 +230,10 @@ macro_rules! exports {
         unsafe extern "C" fn unusual($($argument: argument_type!($count, $kind)),*) -> c_int {
             // SAFETY: the caller's promise.
             unsafe {
-                if gpu::is_loaded() && gpu::is_outside() {
-                    return staged($($argument),*);
+                gpu::with_gpu! {
+                    if gpu::is_loaded() && gpu::is_outside() {
+                        return staged($($argument),*);
+                    }
                 }
                 if messages::has_orphans() {
                     return messages::settle_orphans(decide($($argument),*));
@@ -264,8 +273,10 @@ macro_rules! exports {
      [$function:ident $module:ident $op:ident [$small:ident ($($asked:ident),*)]]) => {
         // SAFETY: the caller's promise.
         unsafe {
-            if gpu::is_loaded() && gpu::is_outside() {
-                return staged($($argument),*);
+            gpu::with_gpu! {
+                if gpu::is_loaded() && gpu::is_outside() {
+                    return staged($($argument),*);
+                }
             }
             if !$small(Function::$function, $($asked),*) {
                 let about = About::once(Function::$function, root!($($root)?), $comm, $request);
@@ -280,8 +291,10 @@ macro_rules! exports {
      [$function:ident $module:ident $op:ident [$small:ident ($($asked:ident),*)]]) => {
         // SAFETY: the caller's promise; the library has written a request if it returns 0.
         unsafe {
-            if gpu::is_loaded() && gpu::is_outside() {
-                return staged($($argument),*);
+            gpu::with_gpu! {
+                if gpu::is_loaded() && gpu::is_outside() {
+                    return staged($($argument),*);
+                }
             }
             let code = forward::$rust($($argument),*);
             if code == 0 {
@@ -348,9 +361,11 @@ macro_rules! packs {
             pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
                 // SAFETY: the caller's promise.
                 unsafe {
-                    if gpu::is_loaded() {
-                        if let Some(code) = gpu::$body::<N>($($argument),*) {
-                            return code;
+                    gpu::with_gpu! {
+                        if gpu::is_loaded() {
+                            if let Some(code) = gpu::$body::<N>($($argument),*) {
+                                return code;
+                            }
                         }
                     }
                     pack::$body::<N>($($argument),*)

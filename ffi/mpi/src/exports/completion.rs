@@ -69,7 +69,7 @@ code
             unsafe extern "C" fn with_device_requests($($argument: $kind),*) -> c_int {
                 // SAFETY: the caller's promise.
                 unsafe {
-                    plain!(@gpu $name ($($argument),*));
+                    gpu::with_gpu! { plain!(@gpu $name ($($argument),*)); }
                     rest($($argument),*)
                 }
             }

@@ -9,6 +9,7 @@ use libcopy::p2p::{self, header};
 
 use crate::comm::processes::{World, world};
 use crate::decide::threshold;
+#[cfg(feature = "gpu")]
 use crate::exports::completion;
 use crate::gpu;
 use crate::library::abi::Word;
@@ -17,10 +18,12 @@ use crate::library::fallback;
 use crate::library::pmpi::forward;
 use crate::library::status::{Room, Status};
 use crate::messages::arguments::{Address, Elements, Mode, are_left};
+#[cfg(feature = "gpu")]
+use crate::messages::device;
 use crate::messages::panics::guarded;
 use crate::messages::receiving::arrived;
 use crate::messages::sending::{notice, were_passed};
-use crate::messages::{device, lengths, packed, probes, requests, send, short_receives};
+use crate::messages::{lengths, packed, probes, requests, send, short_receives};
 use crate::types::{datatype, worth};
 
 /// Both forms of a function that counts elements; `N` is what counts. What is tiny is forwarded
@@ -38,6 +41,7 @@ macro_rules! both {
     )* };
     (@staged $name:ident, ($($argument:ident: $kind:ty),*) [$($peer:expr)?] [$($free:expr => $call:expr)?]
      ($new:ident($comm:expr), $end:ident($($last:ident $(, $init:expr)?)?), $($role:ident($buffer:ident, $count:ident, $type:ident)),+)) => {
+        gpu::with_gpu! {
         /// The same with host memory in the place of what is in device memory.
         #[cold]
         #[inline(never)]
@@ -65,6 +69,7 @@ macro_rules! both {
                 )+
                 both!(@end call, $end($($last $(, $init)?)?), $name($($argument),*))
             }
+        }
         }
     };
     (@end $call:ident, block(), $name:ident $arguments:tt) => {
@@ -121,8 +126,10 @@ macro_rules! both {
                 unsafe extern "C" fn unusual($($argument: $kind),*) -> c_int {
                     // SAFETY: the caller's promise.
                     unsafe {
-                        if gpu::is_loaded() && gpu::is_outside() {
-                            return staged($($argument),*);
+                        gpu::with_gpu! {
+                            if gpu::is_loaded() && gpu::is_outside() {
+                                return staged($($argument),*);
+                            }
                         }
                         $(
                             let _ = stringify!($free);
@@ -280,6 +287,7 @@ macro_rules! persistent_sends {
 }
 
 /// What is done with sends that are started later.
+#[cfg(feature = "gpu")]
 const DELAYED: gpu::Functions = gpu::Functions {
     start: completion::MPI_Start,
     free: completion::MPI_Request_free,
@@ -565,6 +573,7 @@ both! {
 
 /// Sends of other modes out of device memory that receivers may copy; the last argument makes a
 /// persistent request. `None` everywhere means that a message is packed.
+#[cfg(feature = "gpu")]
 mod offered {
     use super::{Address, Count, Elements, Mode, Word, device, elements};
     use std::ffi::{c_int, c_void};

@@ -11,8 +11,16 @@
 //! complete ([`requests`]); nonblocking sends may return before their bytes are packed
 //! ([`delayed`]).
 //!
+//! The feature `gpu` leaves all of this out; `none.rs` has what is called then.
+//!
 //! Messages between two processes of a machine need no host memory where the receiver's GPU reaches
 //! the sender's ([`peer`], [`landing`]).
+
+/// Code that is only there with the feature.
+macro_rules! with_gpu {
+    ($($code:tt)*) => { $($code)* };
+}
+pub(crate) use with_gpu;
 
 pub mod call;
 pub mod collective;

@@ -173,6 +173,7 @@ macro_rules! word {
     };
 }
 
+#[cfg(feature = "gpu")]
 pub(crate) use {forwarded, word};
 
 /// Passes on what has a buffer.

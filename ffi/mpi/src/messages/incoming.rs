@@ -23,7 +23,6 @@ use crate::library::pmpi;
 use crate::library::status::Status;
 use crate::messages::truncation::Failed;
 use crate::messages::{remote, truncation, view};
-use crate::rdma;
 use crate::types::datatype::Known;
 use crate::types::earned::Use;
 use crate::types::{datatype, earned};
@@ -39,7 +38,7 @@ impl World {
     /// Whether nobody has, as far as a few looks tell.
     #[inline]
     pub fn is_unposted(&self, slot: usize) -> bool {
-        if slot == rdma::SLOT && rdma::is_on() {
+        if remote::is_header(slot) {
             return false;
         }
         /// Looks that cost less than finding out whom it is from.

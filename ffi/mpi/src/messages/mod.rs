@@ -8,20 +8,25 @@
 
 pub mod arguments;
 pub mod committed;
+#[cfg(feature = "gpu")]
 pub mod device;
 pub mod governed;
 pub mod handle;
 pub mod incoming;
 pub mod init;
 pub mod lengths;
+#[cfg(not(feature = "rdma"))]
+mod no_rdma;
 pub mod offering;
 pub mod pack_memory;
 pub mod packed;
 pub mod panics;
 pub mod probes;
 pub mod probing;
+#[cfg(feature = "rdma")]
 pub mod rdma_alltoallw;
 pub mod receiving;
+#[cfg(feature = "rdma")]
 pub mod remote;
 pub mod report;
 pub mod requests;
@@ -33,9 +38,14 @@ pub mod truncation;
 pub mod view;
 pub mod waiting;
 
+#[cfg(feature = "gpu")]
 pub use device::pack_all;
 pub use governed::{json as classes, report_classes};
+#[cfg(feature = "gpu")]
 pub use lengths::is_special;
+#[cfg(not(feature = "rdma"))]
+pub use no_rdma::{rdma_alltoallw, remote};
+#[cfg(feature = "gpu")]
 pub use receiving::{arrived_elsewhere, may_be_header};
 pub use remote::is_joint;
 pub use report::{numbers, report};

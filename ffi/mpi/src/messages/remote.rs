@@ -38,6 +38,18 @@ const HEADER: u64 = wire_size(rdma::SLOT) as u64;
 /// The tag that probes do not ask for, of messages that the program does not know.
 const HIDDEN_TAG: c_int = -1;
 
+pub use crate::rdma::finish;
+
+/// Whether a header of this slot is another machine's.
+pub fn is_header(slot: usize) -> bool {
+    slot == rdma::SLOT && rdma::is_on()
+}
+
+/// Which messages are to go over RDMA, as a number that all ranks have to have.
+pub fn wanted() -> u8 {
+    rdma::mode() as u8
+}
+
 /// Whether headers may come from other machines, now or once types are committed.
 static POSSIBLE: AtomicBool = AtomicBool::new(false);
 

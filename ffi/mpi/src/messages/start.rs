@@ -30,7 +30,7 @@ use crate::library::tools::Feature;
 use crate::library::{abi, forked, pmpi, progress, stats, tools, world_model};
 use crate::messages::{committed, lengths, remote, requests, waiting};
 use crate::types::fortran_names;
-use crate::{bootstrap, gpu, rdma};
+use crate::{bootstrap, gpu};
 
 /// Variables that have to be the same on all ranks: otherwise some would take part in what others
 /// forward.
@@ -340,7 +340,7 @@ fn across(abi: &Abi, size: usize, agreed: Option<&bootstrap::World>) -> bool {
         return false;
     }
     // What they do together depends on this one, too.
-    let fine = u8::from(agreed.is_some()) | (rdma::mode() as u8) << 1;
+    let fine = u8::from(agreed.is_some()) | remote::wanted() << 1;
     let mut all = vec![0u8; size];
     // SAFETY: all ranks are here, as the user says; one byte from each.
     let answer = unsafe {
@@ -377,7 +377,7 @@ pub fn finish() {
         waiting::progress(world);
         std::thread::yield_now();
     }
-    rdma::finish(|| waiting::progress(world));
+    remote::finish(|| waiting::progress(world));
     world.agreed.depart(|| waiting::progress(world));
     nonblocking::persistent::clear();
     if let Some(registration) = &world.registration {

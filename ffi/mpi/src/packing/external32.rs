@@ -340,14 +340,16 @@ macro_rules! exports {
         ) -> c_int {
             // SAFETY: the caller's promise.
             unsafe {
-                if gpu::is_loaded() {
-                    let call = |input, output, size, position| {
-                        pack(name, input, count, datatype, output, size, position)
-                    };
-                    let elements = (input, count, datatype);
-                    let staged = gpu::pack_external(name, elements, (output, size, position), call);
-                    if let Some(code) = staged {
-                        return code;
+                gpu::with_gpu! {
+                    if gpu::is_loaded() {
+                        let call = |input, output, size, position| {
+                            pack(name, input, count, datatype, output, size, position)
+                        };
+                        let elements = (input, count, datatype);
+                        let staged = gpu::pack_external(name, elements, (output, size, position), call);
+                        if let Some(code) = staged {
+                            return code;
+                        }
                     }
                 }
                 pack(name, input, count, datatype, output, size, position)
@@ -371,14 +373,16 @@ macro_rules! exports {
         ) -> c_int {
             // SAFETY: the caller's promise.
             unsafe {
-                if gpu::is_loaded() {
-                    let call = |input, size, position, output| {
-                        unpack(name, input, size, position, output, count, datatype)
-                    };
-                    let elements = (output, count, datatype);
-                    let staged = gpu::unpack_external(name, (input, size, position), elements, call);
-                    if let Some(code) = staged {
-                        return code;
+                gpu::with_gpu! {
+                    if gpu::is_loaded() {
+                        let call = |input, size, position, output| {
+                            unpack(name, input, size, position, output, count, datatype)
+                        };
+                        let elements = (output, count, datatype);
+                        let staged = gpu::unpack_external(name, (input, size, position), elements, call);
+                        if let Some(code) = staged {
+                            return code;
+                        }
                     }
                 }
                 unpack(name, input, size, position, output, count, datatype)

@@ -15,6 +15,7 @@ use libcopy::lock::lock;
 use libcopy::lru::LruMap;
 use libcopy::p2p::DescribedLayout;
 use libcopy::policy::governor::Alone;
+#[cfg(feature = "gpu")]
 use libcopy_gpu::GpuLayout;
 
 use crate::decide::threshold;
@@ -856,11 +857,13 @@ pub struct Prepared {
     pub described: Arc<DescribedLayout>,
     /// The governors of packing and of unpacking these elements, once that was done some times.
     pub governors: [OnceLock<Box<Mutex<Alone>>>; 2],
+    #[cfg(feature = "gpu")]
     gpu: OnceLock<Option<Box<GpuLayout>>>,
 }
 
 impl Prepared {
     /// How kernels move the elements; `None` if they cannot.
+    #[cfg(feature = "gpu")]
     pub fn gpu(&self) -> Option<&GpuLayout> {
         let make = || GpuLayout::new(self.layout.clone()).ok().map(Box::new);
         self.gpu.get_or_init(make).as_deref()
@@ -907,6 +910,7 @@ pub fn layout(datatype: &Datatype, count: u64) -> Option<Arc<Prepared>> {
         described: Arc::new(DescribedLayout::new(layout.clone())),
         layout,
         governors: Default::default(),
+        #[cfg(feature = "gpu")]
         gpu: OnceLock::new(),
     });
     MADE.fetch_add(1, Ordering::Relaxed);

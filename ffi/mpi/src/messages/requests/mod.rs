@@ -20,4 +20,6 @@ pub use calls::{
 };
 pub use entry::Work;
 pub use progress::{forget_all, has_orphans, register, settle, settle_orphans};
-pub use table::{Unfetched, any, offers, remember, remember_own, remember_seen, remember_watched};
+#[cfg(feature = "gpu")]
+pub use table::offers;
+pub use table::{Unfetched, any, remember, remember_own, remember_seen, remember_watched};

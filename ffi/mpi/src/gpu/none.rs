@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! The folder `gpu` without the feature `gpu`: no buffer is in device memory. What other folders
+//! call is here, and the compiler leaves out what they ask.
+
+use libcopy::datatype::Layout;
+use libcopy::p2p::header::Header;
+use libcopy::p2p::{DescribedLayout, DeviceCopy, DeviceElements, DeviceHandle, PackedBytes, View};
+
+use crate::library::abi::Word;
+
+/// Code that is only there with the feature.
+macro_rules! with_gpu {
+    ($($code:tt)*) => {};
+}
+pub(crate) use with_gpu;
+
+pub fn may_be_loaded() -> bool {
+    false
+}
+
+pub fn is_loaded() -> bool {
+    false
+}
+
+pub fn has_requests() -> bool {
+    false
+}
+
+pub fn is_handed_over() -> bool {
+    false
+}
+
+pub fn inside<R>(call: impl FnOnce() -> R) -> R {
+    call()
+}
+
+pub fn before_waiting() {}
+
+pub fn wait_for_others() {}
+
+pub fn finish() {}
+
+/// A message out of device memory, of which there is none.
+#[derive(Debug)]
+pub enum Offer {}
+
+/// How large it is.
+pub type Size = ();
+
+/// A copy to host memory that has been started.
+#[derive(Debug)]
+pub enum Started {}
+
+impl Started {
+    pub fn is_done(&mut self) -> Result<bool, i32> {
+        match *self {}
+    }
+}
+
+impl Offer {
+    pub fn written(&self) -> Option<Started> {
+        match *self {}
+    }
+
+    pub fn size(&self) -> Size {
+        match *self {}
+    }
+}
+
+impl DeviceElements for Offer {
+    fn handle(&self) -> DeviceHandle {
+        match *self {}
+    }
+
+    fn described(&self) -> Option<&DescribedLayout> {
+        match *self {}
+    }
+
+    fn packed(&self) -> Result<Box<dyn PackedBytes>, i32> {
+        match *self {}
+    }
+
+    fn is_wanted(&self) -> bool {
+        match *self {}
+    }
+
+    fn over(&self, _were_copied: bool) {
+        match *self {}
+    }
+}
+
+pub fn may_be_left() -> bool {
+    false
+}
+
+pub fn note_offered((): Size) {}
+
+pub fn offer_started(_handle: Word, _receiver: usize) -> Option<Offer> {
+    None
+}
+
+pub fn pack_started(_handle: Word) -> Result<(), i32> {
+    Ok(())
+}
+
+pub fn reach(
+    _from: (i32, &Header),
+    _handle: &DeviceHandle,
+    _layout: Option<&Layout>,
+    _to: &View,
+) -> Option<Box<dyn DeviceCopy>> {
+    None
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What the feature `rdma` has here, without it: no message goes to another machine past the MPI
+//! library.
+
+/// What [`remote`](super::remote) has with the feature.
+pub mod remote {
+    use std::ffi::c_int;
+
+    use crate::comm::communicator::Comm;
+    use crate::comm::processes::World;
+    use crate::library::abi::{Abi, Word};
+    use crate::library::status::Status;
+    use crate::messages::arguments::{Address, Elements, Mode};
+    use crate::messages::truncation::Failed;
+    use libcopy::p2p::View;
+
+    pub use crate::rdma::finish;
+
+    pub fn is_header(_slot: usize) -> bool {
+        false
+    }
+
+    pub fn wanted() -> u8 {
+        0
+    }
+
+    pub fn is_possible() -> bool {
+        false
+    }
+
+    pub fn is_joint() -> bool {
+        false
+    }
+
+    pub fn forget() {}
+
+    pub fn start(_abi: &'static Abi) {}
+
+    pub fn meet(_abi: &'static Abi, _comm: Word, _known: &Comm) -> Option<Word> {
+        None
+    }
+
+    pub fn is_own(_world: &World, _slot: usize, _to: Address) -> bool {
+        false
+    }
+
+    /// A message over RDMA, of which there is none.
+    pub enum Chosen {}
+
+    impl Chosen {
+        pub unsafe fn send(self, _world: &World, _mode: Mode) -> c_int {
+            match self {}
+        }
+
+        pub unsafe fn isend(
+            self,
+            _world: &World,
+            _mode: Mode,
+            _request: *mut std::ffi::c_void,
+        ) -> c_int {
+            match self {}
+        }
+    }
+
+    pub fn choose(_world: &World, _what: Elements, _to: Address) -> Option<Chosen> {
+        None
+    }
+
+    pub fn sender(
+        _world: &World,
+        _slot: usize,
+        _known: &Comm,
+        _comm: Word,
+        _source: c_int,
+    ) -> Option<c_int> {
+        None
+    }
+
+    pub fn receive(
+        _world: &World,
+        _rank: c_int,
+        _view: &View,
+        _capacity: u64,
+    ) -> Option<Result<u64, Failed>> {
+        None
+    }
+
+    pub fn true_length(_world: &World, _comm: Word, _status: Status) -> Option<u64> {
+        None
+    }
+
+    pub fn matched(_world: &World, _comm: Word, _header: (u64, Status)) {}
+
+    pub fn cut_short(_world: &World, _comm: Word, _status: Status) -> bool {
+        false
+    }
+
+    pub fn give_back(_view: &View, _capacity: u64) {}
+}
+
+/// What intercepts alltoalls of several types.
+pub mod rdma_alltoallw {
+    pub use crate::collectives::irregular::alltoallw;
+    pub use crate::collectives::neighbours::neighbor_alltoallw;
+}
