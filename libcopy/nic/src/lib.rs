@@ -7,7 +7,6 @@
 //! **All times that this crate computes are simulated.** No such card was available.
 
 pub mod card;
-pub mod figures;
 pub mod host;
 pub mod iss;
 pub mod loggops;
