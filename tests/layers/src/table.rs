@@ -186,9 +186,8 @@ pub const TABLE: &[Layers] = &[
             < run/native run/core
             < run/costs run/message
             < run
-            < loggops plan
-            < simulate
-            < host",
+            < plan
+            < simulate",
     },
     Layers {
         name: "libcopy-rdma",
@@ -239,11 +238,12 @@ pub const TABLE: &[Layers] = &[
             < offload/engines offload/fragments offload/programs
             < offload/command
             < offload
+            < nic/host nic/loggops
             < nic/figures/claim nic/figures/study
             < nic/figures/applications nic/figures/micro
             < nic/figures/evaluation
             < nic/figures
-            < nic/chart nic/host nic/memory
+            < nic/chart nic/memory
             < nic/receive nic/reproduce
             < nic/command
             < nic

@@ -6,6 +6,7 @@ mod chart;
 mod command;
 mod figures;
 mod host;
+mod loggops;
 mod memory;
 mod receive;
 mod reproduce;

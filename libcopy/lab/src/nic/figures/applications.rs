@@ -4,10 +4,10 @@
 
 use super::claim::{Figure, Held, Series};
 use super::study::{Error, Study, planned, received};
+use crate::nic::host::traffic;
+use crate::nic::loggops::{Fft2d, LogGops, run};
 use libcopy::datatype::Layout;
 use libcopy_nic::card::{NS, Parameters, Ps, Strategy, scatter};
-use libcopy_nic::host::traffic;
-use libcopy_nic::loggops::{Fft2d, LogGops, run};
 use libcopy_nic::plan::Plan;
 use libcopy_nic::simulate::receive_packed;
 
@@ -449,7 +449,7 @@ pub(super) fn figure_19(study: &mut Study<'_>) -> Result<Figure, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use libcopy_nic::host::HostTable;
+    use crate::nic::host::HostTable;
 
     fn cases(host: &HostTable) -> Vec<Case> {
         let study = Study {

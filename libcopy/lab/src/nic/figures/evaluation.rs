@@ -41,8 +41,8 @@ pub fn steps(study: &Study<'_>) -> u64 {
 mod tests {
     use super::super::claim::{Held, csv};
     use super::*;
+    use crate::nic::host::HostTable;
     use libcopy::datatype::Layout;
-    use libcopy_nic::host::HostTable;
 
     #[test]
     fn every_figure_has_claims_and_none_is_wrong_without_a_reason() {

@@ -2,9 +2,9 @@
 
 //! What all figures are given.
 
+use crate::nic::host::HostTable;
 use libcopy::datatype::Layout;
 use libcopy_nic::card::{Parameters, Strategy};
-use libcopy_nic::host::HostTable;
 use libcopy_nic::plan::{Options, Plan, Refusal, Verdict, plan};
 use libcopy_nic::simulate::{Arrival, Received, receive};
 use thiserror::Error;
@@ -20,7 +20,7 @@ pub enum Error {
     Refused(#[from] Refusal),
     /// A schedule that never ends.
     #[error(transparent)]
-    Deadlock(#[from] libcopy_nic::loggops::Deadlock),
+    Deadlock(#[from] crate::nic::loggops::Deadlock),
     /// A handler that cannot run.
     #[error(transparent)]
     Core(#[from] libcopy_nic::run::CoreError),

@@ -4,7 +4,7 @@
 //! Lumsdaine, ICPP 2009; Hoefler, Schneider, Lumsdaine, HPDC 2010): each rank has computations,
 //! sends and receives that depend on each other.
 
-use crate::card::{Events, NS, Ps};
+use libcopy_nic::card::{Events, NS, Ps};
 use std::collections::HashMap;
 
 /// The parameters L, o, g and G. O is 0, and messages are never larger than S: each is sent at
