@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The program `libcopy-lab`: experiments of papers, and what `scripts/bench` makes of measurements.
-//! It is not installed; the tool for users is `libcopy`.
+//! The program `libcopy-lab`: experiments of papers, and what `scripts/bench mpi` makes of its
+//! measurements. It is not installed; the tool for users is `libcopy`.
 
 mod command;
 mod gpu;

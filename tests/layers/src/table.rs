@@ -254,7 +254,8 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-cli",
         root: "libcopy/cli/src/main.rs",
         order: "
-            bench/types/own
+            bench/types/shared
+            < bench/types/own
             < bench/types/results
             < bench/rank bench/coll bench/device bench/types
             < bench/command

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! One of our ranks in a comparison: does what the socket says (see [`libcopy_measure::peer_process`]).
+//! One of our ranks in a comparison: does what the socket says (see
+//! [`libcopy_measure::peer_process`]).
 
 use anyhow::{Result, bail};
 use clap::Args;

@@ -10,15 +10,16 @@
 
 mod own;
 mod results;
+mod shared;
 
 use own::{BOUNCE, CONTROL, LIBCOPY, MEMCPY, Made, Op, Own};
 use results::{Found, Timed, write};
+use shared::Shared;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use libcopy::datatype::{Datatype, InstructionSet};
 use libcopy::topology;
-use libcopy_measure::buffer::Shared;
 use libcopy_measure::layouts::{self, Case, Tier};
 use libcopy_measure::machine::Machine;
 use libcopy_measure::output::Output;

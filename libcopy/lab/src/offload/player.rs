@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! One rank of a parallel program of the paper's: speaks the protocol of
-//! [`libcopy_measure::peer_process`], where VARIANT is `TRANSPORT,ASYNC,AMOUNT`: who moves the bytes,
-//! and how long to compute or to wait.
+//! [`libcopy_measure::peer_process`], where VARIANT is `TRANSPORT,ASYNC,AMOUNT`: who moves the
+//! bytes, and how long to compute or to wait.
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;

@@ -2,10 +2,10 @@
 
 //! This process as a peer: operations on a layout, timed and verified.
 
+use super::shared::Shared;
 use anyhow::Result;
 use clap::ValueEnum;
 use libcopy::datatype::{Datatype, InstructionSet, Layout};
-use libcopy_measure::buffer::Shared;
 use std::time::Instant;
 
 /// What is done with a layout.
