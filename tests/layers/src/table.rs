@@ -197,7 +197,7 @@ pub const TABLE: &[Layers] = &[
             < channel iov
             < cut pool
             < cache card choice
-            < endpoint keys message model report workloads
+            < endpoint keys message report workloads
             < emulated
             < verbs/sys
             < verbs/library
@@ -247,6 +247,8 @@ pub const TABLE: &[Layers] = &[
             < nic/receive nic/reproduce
             < nic/command
             < nic
+            < rdma/model
+            < rdma/command
             < rdma
             < command",
     },

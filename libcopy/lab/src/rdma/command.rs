@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! `libcopy-lab rdma`: what the paper on typed messages over RDMA counts, and a model of its times.
+//! `libcopy-lab rdma`: its subcommands.
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::model::{Costs, Repetition, pack_time, umr_time};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
 use libcopy_measure::progress;
 use libcopy_rdma::Shape;
 use libcopy_rdma::counts::{self, Row};
-use libcopy_rdma::model::{Costs, Repetition, pack_time, umr_time};
 use libcopy_rdma::verbs::Device;
 use libcopy_rdma::workloads::applications;
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ pub enum Rdma {
 #[derive(Args, Debug)]
 #[command(
     after_help = "Nothing is measured: the cost of creating a key and the speed of the link are those of the paper, the other costs \
-    are assumptions (libcopy_rdma::model)."
+    are assumptions (libcopy/lab/src/rdma/model.rs)."
 )]
 pub struct ModelArgs {
     /// Pieces of memory that a key has room for

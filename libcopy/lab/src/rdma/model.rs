@@ -9,7 +9,7 @@
 //! others are assumptions of the order that ConnectX-6 cards and pack kernels have, which a user
 //! with a card replaces.
 
-use crate::iov::Shape;
+use libcopy_rdma::Shape;
 
 /// Costs, in nanoseconds unless the name says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq)]
