@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /*
- * Messages and a stencil in GPU memory: what `libcopy bench gpu` measures as E4 and E8. The CUDA
+ * Messages and a stencil in GPU memory: what `libcopy-lab gpu` measures as E4 and E8. The CUDA
  * driver is loaded when the program runs; all ranks use GPU 0.
  *
  * usage: mpi_gpu messages MILLISECONDS BYTES:BLOCK...

@@ -190,11 +190,11 @@ fn a_rank_that_is_killed_ends_the_program() {
     }
 }
 
-/// `libcopy bench gpu` starts this program for messages by each method, and for a stencil.
+/// `libcopy-lab gpu` starts this program for messages by each method, and for a stencil.
 #[test]
 fn messages_and_the_stencil_of_the_benchmark_run() {
     let _turn = turn();
-    let tool = library().with_file_name("libcopy");
+    let tool = library().with_file_name("libcopy-lab");
     for program in programs(PEER) {
         let mut launch = program.launch(LIMIT);
         launch.args(["-n", "2", "env"]);
@@ -206,7 +206,7 @@ fn messages_and_the_stencil_of_the_benchmark_run() {
             .collect();
         let csv = program.program.with_extension("csv");
         let output = Command::new(&tool)
-            .args(["bench", "gpu", "--quick", "--only", "E4,E8", "--csv"])
+            .args(["gpu", "--quick", "--only", "E4,E8", "--csv"])
             .arg(&csv)
             .args([
                 "--program",

@@ -4,7 +4,6 @@
 
 mod bench;
 mod cli;
-mod nic;
 
 use std::process::ExitCode;
 

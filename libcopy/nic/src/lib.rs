@@ -7,10 +7,7 @@
 //! **All times that this crate computes are simulated.** No such card was available.
 
 pub mod card;
-pub mod figures;
-pub mod host;
 pub mod iss;
-pub mod loggops;
 pub mod plan;
 pub mod run;
 pub mod simulate;

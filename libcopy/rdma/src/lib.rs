@@ -21,7 +21,6 @@ pub mod gather;
 mod iov;
 pub mod keys;
 pub mod message;
-pub mod model;
 pub mod pool;
 pub mod ranks;
 mod receiving;

@@ -23,8 +23,8 @@ pub const CRATES: &str = "
     < libcopy-datatype libcopy-nic-handlers
     < libcopy-gpu libcopy-nic libcopy-rdma
     < libcopy
-    < libcopy-interpose
-    < libcopy-ffi libcopy-mpi libcopy-cli
+    < libcopy-interpose libcopy-measure
+    < libcopy-ffi libcopy-mpi libcopy-cli libcopy-lab
     < ioat-model libcopy-layers libcopy-xtask
     < libcopy-tests";
 
@@ -186,13 +186,8 @@ pub const TABLE: &[Layers] = &[
             < run/native run/core
             < run/costs run/message
             < run
-            < loggops plan
-            < simulate
-            < host
-            < figures/claim figures/study
-            < figures/applications figures/micro
-            < figures/evaluation
-            < figures",
+            < plan
+            < simulate",
     },
     Layers {
         name: "libcopy-rdma",
@@ -202,7 +197,7 @@ pub const TABLE: &[Layers] = &[
             < channel iov
             < cut pool
             < cache card choice
-            < endpoint keys message model report workloads
+            < endpoint keys message report workloads
             < emulated
             < verbs/sys
             < verbs/library
@@ -220,32 +215,53 @@ pub const TABLE: &[Layers] = &[
             < counts",
     },
     Layers {
-        name: "libcopy-cli",
-        root: "libcopy/cli/src/main.rs",
+        name: "libcopy-measure",
+        root: "libcopy/measure/src/lib.rs",
         order: "
-            cli/progress
-            < bench/buffer bench/machine bench/interval bench/pattern bench/sample bench/sizes
-            < bench/report bench/pairs bench/peer_process bench/layouts bench/paper_claims
-            < bench/plot bench/ratio_plot
-            < bench/output
-            < bench/gpu/cell bench/gpu/program
-            < bench/gpu/setup
-            < bench/gpu/owner
-            < bench/gpu/contention bench/gpu/experiments bench/gpu/messages
-            < bench/gpu/command
-            < bench/gpu
-            < bench/types/own
-            < bench/types/results
-            < bench/rank bench/coll bench/device bench/types bench/speedup
-            < bench/offload/experiment bench/offload/model bench/offload/player
-            < bench/offload/engines bench/offload/fragments bench/offload/programs
-            < bench/offload
-            < bench/command
-            < bench
-            < nic/chart nic/host nic/memory
+            buffer gpu_owner interval layouts machine pattern peer_process progress sample sizes
+            < report ratio_plot
+            < plot
+            < output",
+    },
+    Layers {
+        name: "libcopy-lab",
+        root: "libcopy/lab/src/main.rs",
+        order: "
+            gpu/cell gpu/program
+            < gpu/setup
+            < gpu/contention gpu/experiments gpu/messages
+            < gpu/command
+            < gpu
+            < pairs paper_claims
+            < speedup
+            < offload/experiment offload/model offload/player
+            < offload/engines offload/fragments offload/programs
+            < offload/command
+            < offload
+            < nic/host nic/loggops
+            < nic/figures/claim nic/figures/study
+            < nic/figures/applications nic/figures/micro
+            < nic/figures/evaluation
+            < nic/figures
+            < nic/chart nic/memory
             < nic/receive nic/reproduce
             < nic/command
             < nic
+            < rdma/model
+            < rdma/command
+            < rdma
+            < command",
+    },
+    Layers {
+        name: "libcopy-cli",
+        root: "libcopy/cli/src/main.rs",
+        order: "
+            bench/types/shared
+            < bench/types/own
+            < bench/types/results
+            < bench/rank bench/coll bench/device bench/types
+            < bench/command
+            < bench
             < cli/commit
             < cli/datatype cli/gpu cli/info cli/mpi cli/rdma cli/run
             < cli/tune

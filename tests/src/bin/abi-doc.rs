@@ -15,8 +15,15 @@ const SOURCE: &str = include_str!("../../../kmod/uapi.rs");
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../");
 
-/// Where the callers of the module are: the library, the tool, the C API and `libcopy_mpi.so`.
-const USERS: [&str; 4] = ["libcopy/src", "libcopy/cli/src", "ffi/src", "ffi/mpi/src"];
+/// Where the callers of the module are: the library, the tool, the experiments, the C API and
+/// `libcopy_mpi.so`.
+const USERS: [&str; 5] = [
+    "libcopy/src",
+    "libcopy/cli/src",
+    "libcopy/lab/src",
+    "ffi/src",
+    "ffi/mpi/src",
+];
 
 /// Flags that nothing there names, and why they are there. One that is used does not belong here.
 const UNNAMED: [(&str, &str); 4] = [

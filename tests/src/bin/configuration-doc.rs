@@ -102,7 +102,9 @@ mod tests {
         let sources = [
             "libcopy/src",
             "libcopy/datatype/src",
+            "libcopy/measure/src",
             "libcopy/cli/src",
+            "libcopy/lab/src",
             "ffi/src",
             "ffi/interpose/src",
             "ffi/mpi/src",

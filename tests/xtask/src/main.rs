@@ -14,7 +14,7 @@ mod bench;
 mod cargo;
 mod comments;
 // The same statistics as those of the benches, without their crate, whose build takes minutes.
-#[path = "../../../libcopy/cli/src/bench/interval.rs"]
+#[path = "../../../libcopy/measure/src/interval.rs"]
 mod interval;
 mod kernel;
 mod options;

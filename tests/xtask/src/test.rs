@@ -441,7 +441,10 @@ impl Tests {
         let mut tests = vec![
             workspace_tests(&["-p", "libcopy-gpu"], self.filter()),
             workspace_tests(&["-p", "libcopy-mpi", "--test", "gpu*"], self.filter()),
-            workspace_tests(&["-p", "libcopy-cli", "--test", "gpu"], self.filter()),
+            workspace_tests(
+                &["-p", "libcopy-cli", "-p", "libcopy-lab", "--test", "gpu"],
+                self.filter(),
+            ),
         ];
         if self.options.filter.is_empty() {
             let c_api = ["-p", "libcopy-ffi", "--test", "c_api"];

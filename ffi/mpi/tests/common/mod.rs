@@ -27,8 +27,8 @@ pub fn library() -> &'static Path {
         let directory = own.ancestors().nth(2).expect("cargo's layout");
         let mut build = Command::new(env!("CARGO"));
         build.args(["build", "--quiet", "-p", "libcopy", "-p", "libcopy-mpi"]);
-        // `libcopy mpi report` reads statistics.
-        build.args(["-p", "libcopy-cli"]);
+        // `libcopy mpi report` reads statistics, `libcopy-lab gpu` starts a program.
+        build.args(["-p", "libcopy-cli", "-p", "libcopy-lab"]);
         build.args([
             "--manifest-path",
             concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),

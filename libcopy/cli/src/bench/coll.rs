@@ -6,19 +6,18 @@
 //! changing roots), and then timed in rounds in which the peers take turns, each round
 //! beginning with another one. How many calls fit is planned from the time that is left.
 
-use super::interval::Interval;
-use super::machine::{self, Machine};
-use super::output::Output;
-use super::pairs::modes;
-use super::peer_process::PeerProcess;
 use super::rank::PLAIN_CMA;
-use super::report::{Ratio, Report, Row};
-use super::sample::Spread;
-use super::sizes;
-use crate::cli::progress;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use libcopy::transport::{TransportKind, probe_machine};
+use libcopy_measure::interval::Interval;
+use libcopy_measure::machine::{self, Machine};
+use libcopy_measure::output::Output;
+use libcopy_measure::peer_process::PeerProcess;
+use libcopy_measure::progress;
+use libcopy_measure::report::{Ratio, Report, Row};
+use libcopy_measure::sample::{Spread, modes};
+use libcopy_measure::sizes;
 use std::path::Path;
 use std::time::{Duration, Instant};
 

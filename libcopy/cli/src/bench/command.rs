@@ -2,9 +2,10 @@
 
 //! `libcopy bench`: its subcommands.
 
-use super::{coll, device, gpu, offload, rank, speedup, types};
+use super::{coll, device, rank, types};
 use anyhow::Result;
 use clap::Subcommand;
+use libcopy_measure::gpu_owner::{self, OwnerArgs};
 
 /// Benchmarks.
 #[derive(Subcommand, Debug)]
@@ -18,23 +19,12 @@ pub enum Bench {
     /// Derived datatypes: pack, unpack and copy beside MPI libraries and loops (see
     /// `scripts/bench types`)
     Types(types::TypesArgs),
-    /// Derived datatypes in GPU memory (CUDA): pack, unpack, copies between processes
-    Gpu(gpu::GpuArgs),
-    /// How many times as fast MPI calls are with libcopy_mpi.so, from paired blocks of several
-    /// launches (`scripts/bench mpi` calls this)
-    Speedup(speedup::SpeedupArgs),
-    /// The experiments of the paper on copy engines: shared engines, fragments, switching (see
-    /// `scripts/vm --ioat`)
-    Paper003(offload::PaperArgs),
     /// A process with GPU memory that another one reads
     #[command(hide = true)]
-    GpuOwner(gpu::OwnerArgs),
+    GpuOwner(OwnerArgs),
     /// One rank of a comparison
     #[command(hide = true)]
     Rank(rank::RankArgs),
-    /// One rank of a parallel program of the paper on copy engines
-    #[command(hide = true)]
-    Player(offload::player::PlayerArgs),
 }
 
 /// Runs a benchmark.
@@ -44,11 +34,7 @@ pub fn run(bench: &Bench) -> Result<()> {
         Bench::Device(args) => device::run(args),
         Bench::Peers(args) => coll::peers(args),
         Bench::Types(args) => types::run(args),
-        Bench::Gpu(args) => gpu::run(args),
-        Bench::GpuOwner(args) => gpu::serve(args),
-        Bench::Speedup(args) => speedup::run(args),
-        Bench::Paper003(args) => offload::run(args),
+        Bench::GpuOwner(args) => gpu_owner::serve(args),
         Bench::Rank(args) => rank::run(args),
-        Bench::Player(args) => offload::player::run(args),
     }
 }

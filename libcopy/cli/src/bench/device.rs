@@ -6,18 +6,18 @@
 //! One process plays owner and peer: neither the module nor `process_vm_readv` takes a shorter
 //! way when both are the same.
 
-use super::buffer::{Pages, Skewed};
-use super::machine::Machine;
-use super::output::Output;
-use super::report::{Ratio, Report, Row};
-use super::{pattern, sizes};
-use crate::cli::progress;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use indicatif::ProgressBar;
 use libcopy::device::{Attachment, Device, Domain, RegionId, Rights};
 use libcopy::topology;
 use libcopy::uapi;
+use libcopy_measure::buffer::{Pages, Skewed};
+use libcopy_measure::machine::Machine;
+use libcopy_measure::output::Output;
+use libcopy_measure::progress;
+use libcopy_measure::report::{Ratio, Report, Row};
+use libcopy_measure::{pattern, sizes};
 use nix::unistd::getppid;
 use std::io::IoSlice;
 use std::sync::Barrier;

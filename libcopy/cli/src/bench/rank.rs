@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! One of our ranks in a comparison: does what the socket says (see [`super::peer_process`]).
+//! One of our ranks in a comparison: does what the socket says (see
+//! [`libcopy_measure::peer_process`]).
 
-use super::buffer::Skewed;
-use super::pattern;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use libcopy::topology;
 use libcopy::{Team, TransportKind};
+use libcopy_measure::buffer::Skewed;
+use libcopy_measure::pattern;
+use libcopy_measure::peer_process::serve;
 use nix::time::{ClockId, clock_gettime};
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -40,16 +40,7 @@ pub fn run(args: &RankArgs) -> Result<()> {
     let number = libcopy::config::RANK.or_default().parse().unwrap_or(0);
     topology::pin(&cores, number);
     let team = Team::from_env()?;
-    let mut stream = UnixStream::connect(&args.control)
-        .with_context(|| format!("cannot connect to {}", args.control.display()))?;
-    let commands = BufReader::new(stream.try_clone()?);
-    writeln!(
-        stream,
-        "hello {} {} {}",
-        team.rank(),
-        team.size(),
-        describe(&team)
-    )?;
+    let (place, description) = ((team.rank(), team.size()), describe(&team));
     let mut rank = Rank {
         oversubscribed: team.size() > cores.len(),
         one: Skewed::new(0, 2 * team.rank())?,
@@ -57,18 +48,9 @@ pub fn run(args: &RankArgs) -> Result<()> {
         word: None,
         team,
     };
-    for command in commands.lines() {
-        let command = command?;
-        if command == "quit" {
-            break;
-        }
-        let answer = match rank.obey(&command) {
-            Ok(answer) => answer,
-            Err(e) => format!("error {e:#}").replace('\n', " "),
-        };
-        writeln!(stream, "{answer}")?;
-    }
-    Ok(())
+    serve(&args.control, place, &description, |command| {
+        rank.obey(command)
+    })
 }
 
 impl Rank {

@@ -10,23 +10,24 @@
 
 mod own;
 mod results;
+mod shared;
 
 use own::{BOUNCE, CONTROL, LIBCOPY, MEMCPY, Made, Op, Own};
 use results::{Found, Timed, write};
+use shared::Shared;
 
-use super::buffer::Shared;
-use super::layouts::{self, Case, Tier};
-use super::machine::Machine;
-use super::output::Output;
-use super::peer_process::PeerProcess;
-use super::report::{Row, first_seen};
-use super::sample::Spread;
-use super::sizes;
-use crate::cli::progress;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use libcopy::datatype::{Datatype, InstructionSet};
 use libcopy::topology;
+use libcopy_measure::layouts::{self, Case, Tier};
+use libcopy_measure::machine::Machine;
+use libcopy_measure::output::Output;
+use libcopy_measure::peer_process::PeerProcess;
+use libcopy_measure::progress;
+use libcopy_measure::report::{Row, first_seen};
+use libcopy_measure::sample::Spread;
+use libcopy_measure::sizes;
 use std::path::Path;
 use std::time::{Duration, Instant};
 

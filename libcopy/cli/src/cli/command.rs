@@ -3,7 +3,7 @@
 //! The command line: what the words mean and which code they lead to.
 
 use super::{datatype, gpu, info, mpi, rdma, run, tune};
-use crate::{bench, nic};
+use crate::bench;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -38,12 +38,6 @@ enum Command {
         #[command(subcommand)]
         command: mpi::Mpi,
     },
-    /// Plan and simulate datatypes on a network card that runs a handler per packet
-    #[command(after_help = nic::SIMULATED)]
-    Nic {
-        #[command(subcommand)]
-        command: nic::Nic,
-    },
     /// Typed messages over RDMA: devices and methods
     Rdma {
         #[command(subcommand)]
@@ -56,8 +50,36 @@ enum Command {
     },
 }
 
+/// Commands that are `libcopy-lab`'s now, and what they are called there.
+const MOVED: [(&[&str], &str); 6] = [
+    (&["nic"], "nic"),
+    (&["bench", "gpu"], "gpu"),
+    (&["bench", "paper003"], "offload"),
+    (&["bench", "speedup"], "speedup"),
+    (&["rdma", "bench"], "rdma counts"),
+    (&["rdma", "model"], "rdma model"),
+];
+
+/// Where the command went that `words` begin with, if it is no longer here.
+fn moved(words: &[String]) -> Option<String> {
+    let is_old = |(old, _): &&(&[&str], _)| words.iter().take(old.len()).eq(*old);
+    let (old, new) = MOVED.iter().find(is_old)?;
+    let old = old.join(" ");
+    Some(format!(
+        "libcopy: `{old}` is now `libcopy-lab {new}` (cargo build --release -p libcopy-lab)"
+    ))
+}
+
 /// Runs the tool.
 pub fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args_os()
+        .skip(1)
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    if let Some(where_to) = moved(&words) {
+        eprintln!("{where_to}");
+        return ExitCode::from(2);
+    }
     let result = match Cli::parse().command {
         Command::Info(args) => info::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::run(&args),
@@ -65,24 +87,10 @@ pub fn main() -> ExitCode {
         Command::Type { command } => datatype::run(&command).map(|()| ExitCode::SUCCESS),
         Command::Gpu { command } => gpu::run(&command),
         Command::Mpi { command } => mpi::run(&command).map(|()| ExitCode::SUCCESS),
-        Command::Nic { command } => nic::run(&command).map(|()| ExitCode::SUCCESS),
         Command::Rdma { command } => rdma::run(&command).map(|()| ExitCode::SUCCESS),
         Command::Bench { bench } => bench::run(&bench).map(|()| ExitCode::SUCCESS),
     };
-    result.unwrap_or_else(|error| {
-        if is_broken_pipe(&error) {
-            // `libcopy info | head`: nobody wants the rest.
-            return ExitCode::SUCCESS;
-        }
-        eprintln!("libcopy: {error:#}");
-        ExitCode::FAILURE
-    })
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .downcast_ref::<std::io::Error>()
-        .is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+    libcopy_measure::ended("libcopy", result)
 }
 
 #[cfg(test)]

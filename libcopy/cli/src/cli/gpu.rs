@@ -10,8 +10,8 @@ use clap::{Args, Subcommand};
 use libcopy_gpu::{Ask, Device, Driver, Effort, Origin, Profile, measure, profile_path};
 use serde_json::{Value, json};
 
-use super::progress;
-use crate::bench::Owner;
+use libcopy_measure::gpu_owner::Owner;
+use libcopy_measure::progress;
 
 /// Subcommands of `libcopy gpu`.
 #[derive(Subcommand, Debug)]
@@ -118,7 +118,7 @@ impl Found {
             for (reader, device) in devices.iter().enumerate() {
                 let probe = || -> Result<()> {
                     let context = device.primary_context(driver)?;
-                    Owner::start(owner)?.probe(driver, &context.near())
+                    Owner::start(&["bench", "gpu-owner"], owner)?.probe(driver, &context.near())
                 };
                 pairs.push(Pair {
                     owner,

@@ -8,7 +8,6 @@ mod datatype;
 mod gpu;
 mod info;
 mod mpi;
-pub mod progress;
 mod rdma;
 mod run;
 mod tune;

@@ -2,7 +2,7 @@
 
 //! `libcopy tune`: measures the machine and stores a profile.
 
-use super::{progress, rdma};
+use super::rdma;
 use anyhow::{Context, Result};
 use clap::Args;
 use comfy_table::{Table, presets};
@@ -10,6 +10,7 @@ use libcopy::calibration;
 use libcopy::policy::RdmaProfile;
 use libcopy::topology::Topology;
 use libcopy::tune::{self, Profile};
+use libcopy_measure::progress;
 use libcopy_rdma::Method;
 use libcopy_rdma::tune::{BLOCKS, COUNTS, STEPS, Tuning, in_software, over_devices};
 

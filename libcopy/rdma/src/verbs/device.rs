@@ -120,6 +120,32 @@ impl Drop for List {
 }
 
 impl Device {
+    /// Opens the devices of both ends of a connection by their names, which may be the same.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::open`].
+    pub fn open_both(first: &str, second: &str) -> Result<[Arc<Device>; 2]> {
+        let device = Device::open(first)?;
+        let other = if first == second {
+            device.clone()
+        } else {
+            Device::open(second)?
+        };
+        Ok([device, other])
+    }
+
+    /// How many devices there are, and the first `most` of them that can be used.
+    ///
+    /// # Errors
+    ///
+    /// As [`device_names`].
+    pub fn usable(most: usize) -> Result<(usize, Vec<Arc<Device>>)> {
+        let names = device_names()?;
+        let usable = names.iter().filter_map(|name| Device::open(name).ok());
+        Ok((names.len(), usable.take(most).collect()))
+    }
+
     /// Opens a device by its name.
     ///
     /// # Errors

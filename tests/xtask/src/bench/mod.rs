@@ -88,10 +88,14 @@ impl Bench {
 
     fn run(&self) -> Result<(), Failure> {
         say("building the tool");
-        self.build(&["--bin", "libcopy"])?;
         let Arguments { vm, kind, .. } = self.arguments;
+        self.build(match kind {
+            Kind::Gpu => &["--bin", "libcopy-lab"],
+            Kind::Mpi if !self.paired.is_empty() => &["--bin", "libcopy", "--bin", "libcopy-lab"],
+            _ => &["--bin", "libcopy"],
+        })?;
         if self.arguments.wants_help() {
-            return replaced_by(self.tool([kind.tool(), "--help"]));
+            return replaced_by(self.program([kind.tool(), "--help"]));
         }
         let output = self.output();
         fs::create_dir_all(&output).map_err(|error| format!("{}: {error}", output.display()))?;
@@ -134,8 +138,23 @@ impl Bench {
         tool
     }
 
+    /// `libcopy-lab` with these words.
+    fn lab<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> Command {
+        let mut lab = Command::new(self.release("libcopy-lab"));
+        lab.args(words);
+        lab
+    }
+
+    /// What has the benchmark, with these words.
+    fn program<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> Command {
+        match self.arguments.kind {
+            Kind::Gpu => self.lab(words),
+            _ => self.tool(words),
+        }
+    }
+
     /// The benchmark's name, the files of results and the options of the command line, as words for
-    /// `libcopy bench`; `words` come before the options.
+    /// [`Bench::program`]; `words` come before the options.
     fn words(&self, words: &[String]) -> Vec<String> {
         let kind = self.arguments.kind;
         let mut name = kind.name().to_owned();
@@ -159,7 +178,7 @@ impl Bench {
 
     fn measure(&self, words: &[String]) -> Command {
         let words = self.words(words);
-        self.tool(words.iter().map(String::as_str))
+        self.program(words.iter().map(String::as_str))
     }
 
     /// `scripts/vm run`; a full benchmark in an emulated guest takes longer than a test may.
@@ -277,8 +296,8 @@ impl Bench {
         say("compute-sanitizer, small sizes");
         let mut command = Command::new(TOOL);
         command.args(["--error-exitcode", "9"]);
-        command.arg(self.release("libcopy"));
-        command.args(["bench", "gpu", "--quick", "--time", "30"]);
+        command.arg(self.release("libcopy-lab"));
+        command.args(["gpu", "--quick", "--time", "30"]);
         command.args(["--only", "E1,E2,E3,E6,E7"]);
         succeed(command)
     }
@@ -366,7 +385,7 @@ impl Bench {
                 Some(path) => with_name(path, &benchmark.name),
             }
         };
-        let mut compare = self.tool(["speedup"]);
+        let mut compare = self.lab(["speedup"]);
         compare.arg(&file.0);
         compare.args(["--title", &benchmark.title, "--note", &versions]);
         compare.arg("--csv").arg(file_of("csv", "csv"));

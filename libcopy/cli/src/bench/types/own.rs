@@ -2,7 +2,7 @@
 
 //! This process as a peer: operations on a layout, timed and verified.
 
-use super::super::buffer::Shared;
+use super::shared::Shared;
 use anyhow::Result;
 use clap::ValueEnum;
 use libcopy::datatype::{Datatype, InstructionSet, Layout};

@@ -2,15 +2,17 @@
 
 //! What the comparison of layouts has found: the table, the CSV file and the figure.
 
-use super::super::machine::Machine;
-use super::super::output::Output;
-use super::super::plot;
-use super::super::ratio_plot;
-use super::super::report::{HEADER, Row, digits, first_seen, plain_table, right_aligned};
-use super::super::sample::geometric_mean;
-use super::super::sizes;
 use super::own::{CONTROL, LIBCOPY, MEMCPY};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
+use libcopy_measure::machine::Machine;
+use libcopy_measure::output::Output;
+use libcopy_measure::plot;
+use libcopy_measure::ratio_plot;
+use libcopy_measure::report::{
+    HEADER, Row, digits, first_seen, plain_table, right_aligned, write_file,
+};
+use libcopy_measure::sample::geometric_mean;
+use libcopy_measure::sizes;
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -41,12 +43,7 @@ pub(super) fn write(found: &Found, output: &Output) -> Result<()> {
         print!("{}", table(found));
     }
     if let Some(path) = &output.csv {
-        if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent)
-                .with_context(|| format!("cannot create {}", parent.display()))?;
-        }
-        std::fs::write(path, csv(found))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        write_file(path, csv(found))?;
         eprintln!("CSV:  {}", path.display());
     }
     if let Some(path) = &output.plot {
@@ -271,7 +268,7 @@ fn draw(found: &Found) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::sample::Spread;
+    use libcopy_measure::sample::Spread;
 
     fn found() -> Found {
         let row = |variant: &str, median: f64, verified| Timed {
