@@ -37,7 +37,7 @@
 //! All that concerns several ranks is done only if all of them have this library, which they find
 //! out in `MPI_Init` ([`bootstrap`]).
 
-// What only they use in other folders.
+// Without a feature, parts of other folders have no caller.
 #![cfg_attr(not(all(feature = "gpu", feature = "rdma")), allow(dead_code))]
 
 mod bootstrap;

@@ -2,8 +2,8 @@
 !
 ! Every collective as Fortran calls it, with large messages; prints checksums. Compiled with
 ! -DBINDING=1 it uses mpif.h, with 2 the module mpi, with 3 the module mpi_f08. Persistent
-! collectives, of which mpi_f08's names depend on the library, are not called there; with
-! -DBEFORE_STANDARD they have the names of Open MPI 4.1.
+! collectives are called in the first two; with -DBEFORE_STANDARD they have the names of Open MPI
+! 4.1, which has another module for them beside mpi_f08.
 #ifdef BEFORE_STANDARD
 #define MPI_Bcast_init MPIX_Bcast_init
 #define MPI_Gather_init MPIX_Gather_init
@@ -32,8 +32,9 @@ program callers
 #if BINDING == 3
   type(MPI_Datatype) :: pairs, types(64)
   type(MPI_Request) :: requests(7)
+  type(MPI_Comm) :: ring
 #else
-  integer :: pairs, requests(7), types(64)
+  integer :: pairs, requests(7), types(64), ring
 #endif
   call MPI_Init(ierr)
   call MPI_Comm_rank(MPI_COMM_WORLD, rank, ierr)
@@ -97,6 +98,17 @@ program callers
   places = 4 * places
   call MPI_Alltoallw(send, counts, places, types, recv, counts, places, types, MPI_COMM_WORLD, ierr)
   call show('alltoallw')
+  call MPI_Alltoallw(MPI_IN_PLACE, counts, places, types, recv, counts, places, types, &
+                     MPI_COMM_WORLD, ierr)
+  call show('alltoallw in place')
+  ! The next rank and the one before. MPICH 4.0 knows the neighbours of graphs only here.
+  call MPI_Dist_graph_create_adjacent(MPI_COMM_WORLD, 1, [modulo(rank - 1, ranks)], [1], 1, &
+                                      [modulo(rank + 1, ranks)], [1], MPI_INFO_NULL, .false., &
+                                      ring, ierr)
+  call MPI_Neighbor_alltoallw(send, [n - 3], [far(4 * n)], types, recv, [n - 3], [far(0)], types, &
+                              ring, ierr)
+  call show('neighbor_alltoallw')
+  call MPI_Comm_free(ring, ierr)
   call MPI_Allreduce(send, recv, n, MPI_INTEGER, MPI_MAX, MPI_COMM_WORLD, ierr)
   call show('allreduce')
   call MPI_Allreduce(MPI_IN_PLACE, recv, n, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, ierr)
@@ -158,6 +170,13 @@ program callers
   call MPI_Finalize(ierr)
 
 contains
+
+  ! A place in bytes.
+  function far(bytes)
+    integer, intent(in) :: bytes
+    integer(MPI_ADDRESS_KIND) :: far
+    far = bytes
+  end function far
 
 #if BINDING != 3
   ! Starts a persistent request twice.

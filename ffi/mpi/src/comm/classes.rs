@@ -126,11 +126,18 @@ pub fn add_persistent(totals: &mut Totals) {
 /// load and a comparison. All ranks count alike, as they call collectives of a communicator in one
 /// order, and one thread at a time does (MPI 4.1, section 6.14); so nothing here has to be changed
 /// in one step.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Ahead([AtomicU64; PLACES]);
 
-/// Classes that have a place among [`Ahead`] each.
-const PLACES: usize = 16;
+impl Default for Ahead {
+    fn default() -> Ahead {
+        Ahead([const { AtomicU64::new(0) }; PLACES])
+    }
+}
+
+/// Classes that have a place among [`Ahead`] each: so many that all functions have one of their own
+/// at each power.
+const PLACES: usize = 64;
 /// Calls that are decided on in advance.
 pub const AHEAD: u64 = 63;
 

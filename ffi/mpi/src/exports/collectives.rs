@@ -343,43 +343,39 @@ pub unsafe extern "C" fn MPI_Type_free(datatype: *mut c_void) -> c_int {
 
 /// Declares functions that are no collectives in both forms.
 macro_rules! packs {
-    ($($name:ident, $large:ident = $body:ident ($($argument:ident: $kind:ty),*);)*) => { $(
+    ($($name:ident, $large:ident = $body:ident ($($argument:ident: $kind:ident),*);)*) => { $(
         packs!(@form c_int, $name = $body ($($argument: $kind),*));
         packs!(@form Large, $large = $body ($($argument: $kind),*));
     )* };
-    (@form $count:ty, $name:ident = $body:ident ($($argument:ident: $kind:ty),*)) => {
-        const _: () = {
-            type N = $count;
-
-            /// The MPI function of this name.
-            ///
-            /// # Safety
-            ///
-            /// As the MPI standard says.
-            #[allow(clippy::too_many_arguments)]
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
-                // SAFETY: the caller's promise.
-                unsafe {
-                    gpu::with_gpu! {
-                        if gpu::is_loaded() {
-                            if let Some(code) = gpu::$body::<N>($($argument),*) {
-                                return code;
-                            }
+    (@form $count:ty, $name:ident = $body:ident ($($argument:ident: $kind:ident),*)) => {
+        /// The MPI function of this name.
+        ///
+        /// # Safety
+        ///
+        /// As the MPI standard says.
+        #[allow(clippy::too_many_arguments)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: argument_type!($count, $kind)),*) -> c_int {
+            // SAFETY: the caller's promise.
+            unsafe {
+                gpu::with_gpu! {
+                    if gpu::is_loaded() {
+                        if let Some(code) = gpu::$body::<$count>($($argument),*) {
+                            return code;
                         }
                     }
-                    pack::$body::<N>($($argument),*)
                 }
+                pack::$body::<$count>($($argument),*)
             }
-        };
+        }
     };
 }
 
 packs! {
     MPI_Pack, MPI_Pack_c = pack(
-        input: *const c_void, count: N, datatype: Word, output: *mut c_void, size: N,
-        position: *mut N, comm: Word);
+        input: input, count: count, datatype: datatype, output: output, size: count,
+        position: position, comm: comm);
     MPI_Unpack, MPI_Unpack_c = unpack(
-        input: *const c_void, size: N, position: *mut N, output: *mut c_void, count: N,
-        datatype: Word, comm: Word);
+        input: input, size: count, position: position, output: output, count: count,
+        datatype: datatype, comm: comm);
 }

@@ -8,7 +8,6 @@
 
 use std::ffi::{c_int, c_void};
 
-use crate::collectives::barrier;
 use crate::exports::collectives;
 use crate::exports::fortran_arguments::{
     Request, fortran_function, passed, type_in_fortran, types_in_c, value_in_c, written_back,
@@ -17,7 +16,6 @@ use crate::library::abi::{function, symbol_name};
 use crate::library::pmpi::both_forms::Arrays;
 use crate::library::tools::Feature;
 use crate::library::{functions, pmpi, tools};
-use crate::packing::pack;
 use crate::types::datatype;
 use crate::types::fortran_names::{buffer, past_us};
 
@@ -95,16 +93,16 @@ macro_rules! declare {
 functions::collectives!(declare);
 
 functions!(
-    [mpi_barrier_ ompi_barrier_f] Some(Feature::Collectives), barrier::barrier, (comm: comm) ()
+    [mpi_barrier_ ompi_barrier_f] Some(Feature::Collectives), collectives::MPI_Barrier, (comm: comm) ()
 );
 functions!(
-    [mpi_pack_ ompi_pack_f] Some(Feature::Packing), pack::pack,
-    (input: input, count: count, kind: datatype, output: output, size: count, position: variable,
+    [mpi_pack_ ompi_pack_f] Some(Feature::Packing), collectives::MPI_Pack,
+    (input: input, count: count, kind: datatype, output: output, size: count, position: position,
      comm: comm) ()
 );
 functions!(
-    [mpi_unpack_ ompi_unpack_f] Some(Feature::Packing), pack::unpack,
-    (input: input, size: count, position: variable, output: output, count: count, kind: datatype,
+    [mpi_unpack_ ompi_unpack_f] Some(Feature::Packing), collectives::MPI_Unpack,
+    (input: input, size: count, position: position, output: output, count: count, kind: datatype,
      comm: comm) ()
 );
 // Freeing a type belongs to nothing that is switched off.

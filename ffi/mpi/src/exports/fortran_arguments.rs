@@ -58,7 +58,8 @@ macro_rules! type_in_fortran {
     (status) => { *mut c_void };
     (request) => { *mut c_int };
     (message) => { *mut c_int };
-    // A position, or a datatype that is freed.
+    (position) => { *mut c_int };
+    // A datatype that is freed.
     (variable) => { *mut c_int };
     (bytes) => { *const isize };
     ($other:ident) => { *const c_int };

@@ -15,7 +15,9 @@ use crate::exports::completion;
 use crate::exports::fortran_arguments::{
     Message, Request, fortran_function, passed, status, type_in_fortran, value_in_c, written_back,
 };
+use crate::gpu;
 use crate::library::abi::{UNDEFINED, Word, function, symbol_name};
+use crate::library::fallback;
 use crate::library::functions;
 use crate::library::functions::argument_type;
 use crate::library::pmpi;
@@ -88,9 +90,13 @@ macro_rules! functions {
     };
 }
 
-/// Whether no messages are intercepted, and no requests ours, or C's functions are called.
+/// Whether nothing is known of any message or request, or Fortran's functions call C's.
 fn is_theirs() -> bool {
-    (world().is_none() && !nonblocking::any()) || !past_us()
+    let is_known = world().is_some()
+        || nonblocking::any()
+        || gpu::has_requests()
+        || fallback::any_persistent();
+    !is_known || !past_us()
 }
 
 /// Declares the functions of the table that have Fortran's names.

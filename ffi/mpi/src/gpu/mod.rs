@@ -11,7 +11,7 @@
 //! complete ([`requests`]); nonblocking sends may return before their bytes are packed
 //! ([`delayed`]).
 //!
-//! The feature `gpu` leaves all of this out; `none.rs` has what is called then.
+//! Without the feature `gpu` none of this is compiled; `none.rs` answers then.
 //!
 //! Messages between two processes of a machine need no host memory where the receiver's GPU reaches
 //! the sender's ([`peer`], [`landing`]).

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The folder `gpu` without the feature `gpu`: no buffer is in device memory. What other folders
-//! call is here, and the compiler leaves out what they ask.
+//! The folder `gpu` without the feature `gpu`: no buffer is in device memory. The functions that
+//! other folders call are here; their answers are constants, so that the compiler removes the
+//! branches that ask.
 
 use libcopy::datatype::Layout;
 use libcopy::p2p::header::Header;

@@ -218,6 +218,11 @@ pub unsafe fn isendrecv_replace<N: Count>(
 static PERSISTENT: LazyLock<Mutex<HashSet<Word>>> = LazyLock::new(Mutex::default);
 static ANY_PERSISTENT: AtomicUsize = AtomicUsize::new(0);
 
+/// Whether there are persistent requests that have been noted.
+pub fn any_persistent() -> bool {
+    ANY_PERSISTENT.load(Ordering::Relaxed) != 0
+}
+
 function!(STATUS_ANY = c"PMPI_Request_get_status_any");
 
 /// A persistent request was made.

@@ -9,7 +9,7 @@
 //! kind ([`argument_type`]), the communicator last. Then:
 //!
 //! - `operation`: what it is in the library ([`libcopy::collective::Op`]).
-//! - `arrays`: how long its arrays are ([`crate::library::pmpi::Arrays`]).
+//! - `arrays`: how long its arrays are ([`crate::library::pmpi::both_forms::Arrays`]).
 //! - `device`: the method of `gpu::Collective` that replaces its buffers where they are in device
 //!   memory, the buffers ([`crate::library::buffers`]), and the root, if there is one.
 //! - `small`: the question that says, for next to nothing, that a call is forwarded; of functions
@@ -410,6 +410,8 @@ macro_rules! argument_type {
     ($count:ty, root) => { std::ffi::c_int };
     // A rank, a tag.
     ($count:ty, number) => { std::ffi::c_int };
+    // A variable that counts what has been packed.
+    ($count:ty, position) => { *mut $count };
     // A variable for a request that is made.
     ($count:ty, request) => { *mut std::ffi::c_void };
     ($count:ty, message) => { *mut std::ffi::c_void };

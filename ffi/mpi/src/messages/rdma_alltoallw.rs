@@ -248,8 +248,8 @@ unsafe fn over_rdma(
     Some(if code == 0 { 0 } else { raise(comm, code) })
 }
 
-/// What `over_rdma` gives; where that is nothing, what `inside` gives. A panic of the first leaves
-/// nothing to be done again.
+/// What `over_rdma` gives; where that is nothing, what `inside` gives. If `over_rdma` panics, its
+/// error is the answer: parts may have been sent.
 fn unless_done(
     over_rdma: impl FnOnce() -> Option<c_int>,
     inside: impl FnOnce() -> Option<c_int>,

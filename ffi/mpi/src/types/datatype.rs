@@ -493,8 +493,8 @@ fn translate(abi: &Abi, datatype: Word, depth: usize, reading: &mut Reading) -> 
     if answer != 0 {
         return None;
     }
-    // The members of a structure are often of few types: each is asked for once. A handle stays
-    // what it is meanwhile, since `datatype` has a reference to it.
+    // The members of a structure are often of few types: each is asked for once. All handles were
+    // written before any of them is freed, so equal ones are one type.
     let mut known: HashMap<Word, (Option<Translated>, bool)> = HashMap::new();
     let mut children = Vec::with_capacity(n);
     for i in 0..n {

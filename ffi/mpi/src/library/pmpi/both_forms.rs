@@ -143,11 +143,12 @@ pub(crate) use narrowed;
 #[cold]
 pub fn refuse(why: &str, comm: Option<&Word>) -> c_int {
     complain(why);
+    let code = abi::get().map_or(MISSING, |abi| abi.error);
     if let Some(comm) = comm {
         // SAFETY: the caller's communicator, which the library checks.
-        unsafe { comm_call_errhandler(*comm, MISSING) };
+        unsafe { comm_call_errhandler(*comm, code) };
     }
-    MISSING
+    code
 }
 
 /// What arrays a collective has.
@@ -178,6 +179,9 @@ pub struct Lengths {
 impl Arrays {
     /// How long they are in a call on this communicator.
     pub fn lengths(self, comm: Word) -> Lengths {
+        if let Arrays::None = self {
+            return Lengths { all: 0, sent: 0 };
+        }
         let (mut inter, mut rank, mut size, mut remote) = (0, 0, 0, 0);
         // SAFETY: writable outputs; the library checks the communicator.
         unsafe {

@@ -244,9 +244,9 @@ functions! {
         datatype: Word, most_integers: c_int, most_addresses: c_int, most_types: c_int,
         integers: *mut c_int, addresses: *mut isize, types: *mut c_void
     );
-    // Which the standard ABI has.
+    // The standard ABI has this function.
     get_count_c = MPI_Get_count_c(status: *const c_void, datatype: Word, count: *mut i64);
-    // Which the standard ABI has.
+    // The standard ABI has this function.
     status_set_elements_c = MPI_Status_set_elements_c(
         status: *mut c_void, datatype: Word, count: i64
     );
@@ -319,9 +319,9 @@ functions! { mod forwarded_functions:
     );
     request_free = MPI_Request_free(request: *mut c_void);
     cancel = MPI_Cancel(request: *mut c_void);
-    // With nothing pending.
+    // The caller has settled what is pending.
     start_settled = MPI_Start(request: *mut c_void);
-    // With nothing pending.
+    // The caller has settled what is pending.
     startall_settled = MPI_Startall(count: c_int, requests: *mut c_void);
     probe = MPI_Probe(source: c_int, tag: c_int, comm: Word, status: *mut c_void);
     iprobe = MPI_Iprobe(
