@@ -2,7 +2,7 @@
 
 //! What C passes, as values of Rust: the types that a parameter of a C function may have.
 
-use crate::error::{Result, invalid};
+use crate::error::{Failure, Result, invalid};
 use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -42,6 +42,11 @@ macro_rules! unchanged {
 
 unchanged! { c_int; u32; u64; i64; usize; isize; *const T, T; *mut T, T; }
 
+#[cold]
+fn null(name: &str) -> Failure {
+    invalid(format!("{name} is null"))
+}
+
 /// What C passes as an address that must not be null: the type, that in C, and the value.
 macro_rules! pointed_to {
     ($([$($generics:tt)*] $type:ty: $c:ty = |$from:ident| $value:expr;)*) => { $(
@@ -50,7 +55,7 @@ macro_rules! pointed_to {
 
             unsafe fn from_c(name: &'static str, $from: $c, (): ()) -> Result<Self> {
                 if $from.is_null() {
-                    return Err(invalid(format!("{name} is null")));
+                    return Err(null(name));
                 }
                 // SAFETY: not null, and the caller guarantees what the type stands for.
                 Ok(unsafe { $value })
@@ -150,19 +155,24 @@ macro_rules! addresses {
 addresses! { *const T *mut T }
 
 /// An array, unless no memory has it. An empty one may be said to be anywhere.
+#[inline]
 fn array<T>(name: &str, from: *mut T, length: usize) -> Result<*mut [T]> {
-    let reason = if length == 0 {
-        return Ok(slice_from_raw_parts_mut(NonNull::dangling().as_ptr(), 0));
-    } else if from.is_null() {
-        format!("{name} is null, but {length} entries are asked for")
-    } else if length > isize::MAX as usize / size_of::<T>() {
-        format!("{name} of {length} entries is longer than memory can be")
-    } else if !from.is_aligned() {
-        format!("{name} is not aligned as its entries are")
-    } else {
-        return Ok(slice_from_raw_parts_mut(from, length));
-    };
-    Err(invalid(reason))
+    let is_short = length <= isize::MAX as usize / size_of::<T>();
+    let all = slice_from_raw_parts_mut(from, length);
+    match length {
+        0 => Ok(slice_from_raw_parts_mut(NonNull::dangling().as_ptr(), 0)),
+        _ if is_short && !from.is_null() && from.is_aligned() => Ok(all),
+        _ => Err(no_array(name, from, length)),
+    }
+}
+
+#[cold]
+fn no_array<T>(name: &str, from: *mut T, length: usize) -> Failure {
+    invalid(match (from.is_null(), from.is_aligned()) {
+        (true, _) => format!("{name} is null, but {length} entries are asked for"),
+        (_, true) => format!("{name} of {length} entries is longer than memory can be"),
+        (_, false) => format!("{name} is not aligned as its entries are"),
+    })
 }
 
 impl<T> FromC<usize> for &[T] {
@@ -184,28 +194,25 @@ impl<T> FromC<usize> for &mut [T] {
 }
 
 /// An array with room for more entries than the function may have.
-pub(crate) struct Room<'a, T> {
-    name: &'static str,
-    from: *mut T,
-    max: usize,
-    entries: PhantomData<&'a mut [T]>,
-}
+pub(crate) struct Room<'a, T>(&'static str, *mut [T], PhantomData<&'a mut [T]>);
 
 impl<'a, T> Room<'a, T> {
     /// Whether C only asks how many entries there are.
     pub fn is_null(&self) -> bool {
-        self.from.is_null()
+        self.1.is_null()
     }
 
     /// Room for the first entries.
+    #[inline]
     pub fn first(self, needed: usize) -> Result<&'a mut [T]> {
-        let Room { name, max, .. } = self;
-        if max < needed {
-            let reason = format!("room for {max} {name}, but there are {needed}");
+        let Room(name, all, _) = self;
+        if all.len() < needed {
+            let room = all.len();
+            let reason = format!("room for {room} {name}, but there are {needed}");
             return Err(invalid(reason));
         }
-        // SAFETY: the caller of the C function guarantees room for `max` entries.
-        unsafe { FromC::from_c(name, self.from, needed) }
+        // SAFETY: the caller of the C function guarantees room for all.
+        unsafe { FromC::from_c(name, all.cast(), needed) }
     }
 }
 
@@ -213,13 +220,7 @@ impl<T> FromC<usize> for Room<'_, T> {
     type C = *mut T;
 
     unsafe fn from_c(name: &'static str, from: *mut T, max: usize) -> Result<Self> {
-        let entries = PhantomData;
-        Ok(Room {
-            name,
-            from,
-            max,
-            entries,
-        })
+        Ok(Room(name, slice_from_raw_parts_mut(from, max), PhantomData))
     }
 }
 

@@ -50,6 +50,7 @@ pub fn c_function(given: ItemFn) -> Result<ItemFn> {
         #[unsafe(no_mangle)]
         #visibility unsafe extern "C" fn #name(#(#parameters),*) -> ::std::ffi::c_int {
             #[allow(clippy::too_many_arguments, reason = "as many as in C")]
+            #[inline(always)]
             #body
             crate::error::guarded(|| {
                 #(#first)*
