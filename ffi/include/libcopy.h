@@ -8,6 +8,23 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+// Errors
+//
+// A function returns 0 or a negative `LIBCOPY_E*`, unless its text says otherwise. A null pointer
+// is an error, `LIBCOPY_EINVAL`, unless the text of the function allows it or no bytes or entries
+// are asked for there; so is an array that is longer than memory can be.
+//
+// What the caller guarantees
+//
+// - A handle came from this library and was not freed. Types may be used by several threads at the
+//   same time, a cursor by one at a time. A team is for one at a time, with its requests; others
+//   get `LIBCOPY_EBUSY`.
+// - A string ends with a zero. An array has as many entries, and memory as many bytes, as the
+//   function is told. An output is a variable of its type.
+// - `count` elements of a type are at `buffer`: the bytes that its displacements name from there.
+// - Until the function returns, what it reads is readable, what it writes is writable, nobody else
+//   changes either, and what it writes overlaps nothing else that it is given.
+
 // Everything went well.
 #define LIBCOPY_OK 0
 
@@ -310,51 +327,33 @@ const char *libcopy_error_detail(void);
 
 // Joins the team with the 16-byte `key` as `rank` of `size`. Returns when all ranks are there.
 // The key must be random and used for one team only. `*team` is null after an error.
-//
-// `key` points to 16 bytes, `team` to a pointer.
 int libcopy_team_join(const uint8_t *key, size_t rank, size_t size, libcopy_team_t **team);
 
 // Joins the team that the environment names, as `libcopy run` sets it up; without it, a team of
 // one. `*team` is null after an error.
-//
-// `team` points to a pointer.
 int libcopy_team_from_env(libcopy_team_t **team);
 
 // Leaves the team and frees the handle. Null is allowed.
-//
-// `team` is null or a handle that was not freed; no other thread is using it.
 int libcopy_team_free(libcopy_team_t *team);
 
 // This process's rank, 0 to size - 1.
-//
-// `team` is a team, `rank` points to a number.
 int libcopy_team_rank(const libcopy_team_t *team, size_t *rank);
 
 // The number of ranks.
-//
-// `team` is a team, `size` points to a number.
 int libcopy_team_size(const libcopy_team_t *team, size_t *size);
 
 // Makes all ranks use one transport, "kmod", "cma" or "shm"; null leaves it to the policy.
 // All ranks call it with the same name.
-//
-// `team` is a team, `name` is null or a string.
 int libcopy_team_set_transport(libcopy_team_t *team, const char *name);
 
 // Returns when all ranks have called it.
-//
-// `team` is a team.
 int libcopy_team_barrier(libcopy_team_t *team);
 
 // Copies the root's `length` bytes at `data` into everybody's `data`.
-//
-// `team` is a team, `data` is writable for `length` bytes.
 int libcopy_team_bcast(libcopy_team_t *team, void *data, size_t length, size_t root);
 
 // Collects everybody's `length` bytes at `send` in the root's `recv`, ordered by rank. `recv`
 // has room for `length` bytes of each rank at the root and is ignored elsewhere.
-//
-// `team` is a team, `send` is readable, and `recv` writable at the root, for their lengths.
 int libcopy_team_gather(libcopy_team_t *team,
                         const void *send,
                         size_t length,
@@ -364,16 +363,11 @@ int libcopy_team_gather(libcopy_team_t *team,
 // `libcopy_team_gather` where the root's own part is in its place already: at the root, `data`
 // is the whole receive buffer, `length` bytes of each rank; elsewhere it is the `length` bytes
 // that are sent.
-//
-// `team` is a team, `data` is writable at the root, and readable elsewhere, for its length.
 int libcopy_team_gather_in_place(libcopy_team_t *team, void *data, size_t length, size_t root);
 
 // `libcopy_team_gather` with parts of different lengths: rank `i`'s `counts[i]` bytes go to
 // `recv + offsets[i]`. `counts`, `offsets` and `recv` are ignored except at the root; `length`
 // is that of one's own part. Parts must not overlap.
-//
-// `team` is a team, `send` is readable for `length` bytes; at the root, `counts` and `offsets`
-// have a number for each rank, and `recv` is writable up to the end of the last part.
 int libcopy_team_gatherv(libcopy_team_t *team,
                          const void *send,
                          size_t length,
@@ -384,9 +378,6 @@ int libcopy_team_gatherv(libcopy_team_t *team,
 
 // `libcopy_team_gatherv` where the root's own part is in its place already: at the root, `data`
 // is the receive buffer and `length` is ignored; elsewhere it is the `length` bytes that are sent.
-//
-// `team` is a team; at the root, `counts` and `offsets` have a number for each rank and `data` is
-// writable up to the end of the last part; elsewhere it is readable for `length` bytes.
 int libcopy_team_gatherv_in_place(libcopy_team_t *team,
                                   void *data,
                                   size_t length,
@@ -396,8 +387,6 @@ int libcopy_team_gatherv_in_place(libcopy_team_t *team,
 
 // Hands the root's `send` out in parts of `length` bytes, ordered by rank, into everybody's
 // `recv`. `send` is ignored except at the root.
-//
-// `team` is a team, `send` is readable at the root, and `recv` writable, for their lengths.
 int libcopy_team_scatter(libcopy_team_t *team,
                          const void *send,
                          size_t length,
@@ -407,16 +396,11 @@ int libcopy_team_scatter(libcopy_team_t *team,
 // `libcopy_team_scatter` where the root keeps its own part in place: at the root, `data` is the
 // whole send buffer, `length` bytes for each rank, and stays as it is; elsewhere it is where the
 // `length` bytes go.
-//
-// `team` is a team, `data` is writable for its length.
 int libcopy_team_scatter_in_place(libcopy_team_t *team, void *data, size_t length, size_t root);
 
 // `libcopy_team_scatter` with parts of different lengths: the `counts[i]` bytes at
 // `send + offsets[i]` go to rank `i`. `send`, `counts` and `offsets` are ignored except at the
 // root; `length` is that of one's own part. Parts may overlap.
-//
-// `team` is a team; at the root, `counts` and `offsets` have a number for each rank, and `send` is
-// readable up to the end of the last part; `recv` is writable for `length` bytes.
 int libcopy_team_scatterv(libcopy_team_t *team,
                           const void *send,
                           const size_t *counts,
@@ -428,9 +412,6 @@ int libcopy_team_scatterv(libcopy_team_t *team,
 // `libcopy_team_scatterv` where the root keeps its own part in place: at the root, `data` is the
 // send buffer, stays as it is, and `length` is ignored; elsewhere it is where the `length` bytes
 // go.
-//
-// `team` is a team; at the root, `counts` and `offsets` have a number for each rank and `data` is
-// writable up to the end of the last part; elsewhere it is writable for `length` bytes.
 int libcopy_team_scatterv_in_place(libcopy_team_t *team,
                                    void *data,
                                    size_t length,
@@ -439,22 +420,14 @@ int libcopy_team_scatterv_in_place(libcopy_team_t *team,
                                    size_t root);
 
 // Collects everybody's `length` bytes at `send` in everybody's `recv`, ordered by rank.
-//
-// `team` is a team, `send` is readable for `length` bytes, `recv` writable for `length` bytes of
-// each rank.
 int libcopy_team_allgather(libcopy_team_t *team, const void *send, size_t length, void *recv);
 
 // `libcopy_team_allgather` where everybody's own part is in its place in `data` already.
-//
-// `team` is a team, `data` is writable for `length` bytes of each rank.
 int libcopy_team_allgather_in_place(libcopy_team_t *team, void *data, size_t length);
 
 // `libcopy_team_allgather` with parts of different lengths: rank `i`'s `counts[i]` bytes go to
 // everybody's `recv + offsets[i]`. All ranks give the same counts; `length` is that of one's own
 // part. Parts must not overlap.
-//
-// `team` is a team, `send` is readable for `length` bytes, `counts` and `offsets` have a number
-// for each rank, and `recv` is writable up to the end of the last part.
 int libcopy_team_allgatherv(libcopy_team_t *team,
                             const void *send,
                             size_t length,
@@ -463,9 +436,6 @@ int libcopy_team_allgatherv(libcopy_team_t *team,
                             void *recv);
 
 // `libcopy_team_allgatherv` where everybody's own part is in its place in `data` already.
-//
-// `team` is a team, `counts` and `offsets` have a number for each rank, and `data` is writable up
-// to the end of the last part.
 int libcopy_team_allgatherv_in_place(libcopy_team_t *team,
                                      void *data,
                                      const size_t *counts,
@@ -473,8 +443,6 @@ int libcopy_team_allgatherv_in_place(libcopy_team_t *team,
 
 // Sends `count` elements, or `count` bytes if `datatype` is null, to rank `to` with a tag of 0 or
 // more. Returns when `buffer` may be used again.
-//
-// `team` is a team, `datatype` is null or a type, `buffer` is readable.
 int libcopy_team_send(libcopy_team_t *team,
                       const void *buffer,
                       uint64_t count,
@@ -483,11 +451,8 @@ int libcopy_team_send(libcopy_team_t *team,
                       int tag);
 
 // Receives a message of rank `from`, or `LIBCOPY_ANY_SOURCE`, with this tag, or `LIBCOPY_ANY_TAG`.
-// Fails with `LIBCOPY_ETRUNCATE`, and the team stays whole, if it is longer than `count` elements.
-// `status` may be null.
-//
-// `team` is a team, `datatype` is null or a type, `buffer` is writable, `status` is null or
-// writable.
+// Fails with `LIBCOPY_ETRUNCATE`, and the team stays whole, if it is longer than `count` elements,
+// or `count` bytes if `datatype` is null. `status` may be null.
 int libcopy_team_recv(libcopy_team_t *team,
                       void *buffer,
                       uint64_t count,
@@ -496,10 +461,8 @@ int libcopy_team_recv(libcopy_team_t *team,
                       int tag,
                       libcopy_status_t *status);
 
-// Sends a message and receives one at the same time. `status` is that of the one that is received,
-// and may be null.
-//
-// As for `libcopy_team_send` and `libcopy_team_recv`; the buffers do not overlap.
+// Sends a message and receives one at the same time, as `libcopy_team_send` and
+// `libcopy_team_recv`. `status` is that of the one that is received, and may be null.
 int libcopy_team_sendrecv(libcopy_team_t *team,
                           const void *send,
                           uint64_t send_count,
@@ -517,8 +480,6 @@ int libcopy_team_sendrecv(libcopy_team_t *team,
 // `libcopy_team_test` has completed the request, or a call of the team has failed with another
 // code than `LIBCOPY_EINVAL` and `LIBCOPY_ETRUNCATE`. Messages get on in calls of this team that
 // are about messages.
-//
-// As for `libcopy_team_send`; `request` points to a pointer.
 int libcopy_team_isend(libcopy_team_t *team,
                        const void *buffer,
                        uint64_t count,
@@ -528,8 +489,6 @@ int libcopy_team_isend(libcopy_team_t *team,
                        libcopy_request_t **request);
 
 // Begins to receive a message. `buffer` must not be used until then, as for `libcopy_team_isend`.
-//
-// As for `libcopy_team_recv`; `request` points to a pointer.
 int libcopy_team_irecv(libcopy_team_t *team,
                        void *buffer,
                        uint64_t count,
@@ -538,24 +497,18 @@ int libcopy_team_irecv(libcopy_team_t *team,
                        int tag,
                        libcopy_request_t **request);
 
-// Waits until a request is complete, and frees it, also if it fails: `*request` is null then.
-// `status` may be null.
-//
-// `team` is the team of the request, `request` points to a request, `status` is null or writable.
+// Waits until a request of this team is complete, and frees it, also if it fails: `*request` is
+// null then. `status` may be null.
 int libcopy_team_wait(libcopy_team_t *team, libcopy_request_t **request, libcopy_status_t *status);
 
-// Whether a request is complete: then `*flag` is 1, and as after `libcopy_team_wait`.
-//
-// As for `libcopy_team_wait`; `flag` points to a number.
+// Whether a request of this team is complete: then `*flag` is 1, and as after `libcopy_team_wait`.
 int libcopy_team_test(libcopy_team_t *team,
                       libcopy_request_t **request,
                       int *flag,
                       libcopy_status_t *status);
 
 // Whether a message is there that `libcopy_team_recv` would receive: then `*flag` is 1, and
-// `status` says how long it is.
-//
-// `team` is a team, `flag` points to a number, `status` is null or writable.
+// `status` says how long it is. `status` may be null.
 int libcopy_team_iprobe(libcopy_team_t *team,
                         ptrdiff_t from,
                         int tag,
@@ -578,35 +531,23 @@ int libcopy_is_settled(const void *data, size_t length);
 // Whether collectives return while copy engines still move their bytes: `off`, `auto`, `engine`,
 // `cpu` or `both`, as `LIBCOPY_ASYNC` says it at the start. All ranks call it with the same
 // choice.
-//
-// `team` is a team, `choice` is a string.
 int libcopy_team_set_async(libcopy_team_t *team, const char *choice);
 
 // A predefined type by MPI's name: "MPI_DOUBLE", or "double". `*type_out` is null after an error,
 // here and in all constructors.
-//
-// `name` is a string, `type_out` points to a pointer.
 int libcopy_type_named(const char *name, libcopy_type_t **type_out);
 
 // The type that an expression describes: "vector(3, 1, 4, double)". `libcopy type --help` shows
 // the language.
-//
-// `expression` is a string, `type_out` points to a pointer.
 int libcopy_type_parse(const char *expression, libcopy_type_t **type_out);
 
 // The same type with an identity of its own.
-//
-// `child` is a type, `type_out` points to a pointer.
 int libcopy_type_dup(const libcopy_type_t *child, libcopy_type_t **type_out);
 
 // `count` elements, one extent after the other.
-//
-// `child` is a type, `type_out` points to a pointer.
 int libcopy_type_contiguous(uint64_t count, const libcopy_type_t *child, libcopy_type_t **type_out);
 
 // `count` blocks of `blocklength` elements, their starts `stride` extents apart.
-//
-// `child` is a type, `type_out` points to a pointer.
 int libcopy_type_vector(uint64_t count,
                         uint64_t blocklength,
                         int64_t stride,
@@ -614,8 +555,6 @@ int libcopy_type_vector(uint64_t count,
                         libcopy_type_t **type_out);
 
 // `count` blocks of `blocklength` elements, their starts `stride` bytes apart.
-//
-// `child` is a type, `type_out` points to a pointer.
 int libcopy_type_hvector(uint64_t count,
                          uint64_t blocklength,
                          int64_t stride,
@@ -623,8 +562,6 @@ int libcopy_type_hvector(uint64_t count,
                          libcopy_type_t **type_out);
 
 // `count` blocks of `blocklengths[i]` elements at `displacements[i]` extents.
-//
-// The arrays have `count` entries, `child` is a type, `type_out` points to a pointer.
 int libcopy_type_indexed(size_t count,
                          const uint64_t *blocklengths,
                          const int64_t *displacements,
@@ -632,8 +569,6 @@ int libcopy_type_indexed(size_t count,
                          libcopy_type_t **type_out);
 
 // `count` blocks of `blocklengths[i]` elements at `displacements[i]` bytes.
-//
-// The arrays have `count` entries, `child` is a type, `type_out` points to a pointer.
 int libcopy_type_hindexed(size_t count,
                           const uint64_t *blocklengths,
                           const int64_t *displacements,
@@ -641,8 +576,6 @@ int libcopy_type_hindexed(size_t count,
                           libcopy_type_t **type_out);
 
 // `count` blocks of `blocklength` elements at `displacements[i]` extents.
-//
-// The array has `count` entries, `child` is a type, `type_out` points to a pointer.
 int libcopy_type_indexed_block(size_t count,
                                uint64_t blocklength,
                                const int64_t *displacements,
@@ -650,8 +583,6 @@ int libcopy_type_indexed_block(size_t count,
                                libcopy_type_t **type_out);
 
 // `count` blocks of `blocklength` elements at `displacements[i]` bytes.
-//
-// The array has `count` entries, `child` is a type, `type_out` points to a pointer.
 int libcopy_type_hindexed_block(size_t count,
                                 uint64_t blocklength,
                                 const int64_t *displacements,
@@ -659,17 +590,14 @@ int libcopy_type_hindexed_block(size_t count,
                                 libcopy_type_t **type_out);
 
 // `count` blocks of `blocklengths[i]` elements of `children[i]` at `displacements[i]` bytes.
-//
-// The arrays have `count` entries, the children are types, `type_out` points to a pointer.
 int libcopy_type_struct(size_t count,
                         const uint64_t *blocklengths,
                         const int64_t *displacements,
                         const libcopy_type_t *const *children,
                         libcopy_type_t **type_out);
 
-// A box of `subsizes` at `starts` in an array of `sizes`; `order` is a `LIBCOPY_ORDER_*`.
-//
-// The arrays have `dimensions` entries, `child` is a type, `type_out` points to a pointer.
+// A box of `subsizes` at `starts` in an array of `sizes`: numbers of elements for each of the
+// `dimensions`. `order` is a `LIBCOPY_ORDER_*`.
 int libcopy_type_subarray(size_t dimensions,
                           const uint64_t *sizes,
                           const uint64_t *subsizes,
@@ -678,11 +606,9 @@ int libcopy_type_subarray(size_t dimensions,
                           const libcopy_type_t *child,
                           libcopy_type_t **type_out);
 
-// The part of process `rank` of `size` of an array of `sizes`: each dimension is dealt out to
-// `processes[i]` as a `LIBCOPY_DISTRIBUTE_*` says, in blocks of `blocks[i]` elements; 0 is MPI's
-// default.
-//
-// The arrays have `dimensions` entries, `child` is a type, `type_out` points to a pointer.
+// The part of process `rank` of `size` of an array of `sizes`: each of the `dimensions` is dealt
+// out to `processes[i]` as a `LIBCOPY_DISTRIBUTE_*` in `distributions[i]` says, in blocks of
+// `blocks[i]` elements; 0 is MPI's default.
 int libcopy_type_darray(uint64_t size,
                         uint64_t rank,
                         size_t dimensions,
@@ -695,55 +621,37 @@ int libcopy_type_darray(uint64_t size,
                         libcopy_type_t **type_out);
 
 // The same data with another lower bound and extent, in bytes.
-//
-// `child` is a type, `type_out` points to a pointer.
 int libcopy_type_resized(int64_t lower_bound,
                          int64_t extent,
                          const libcopy_type_t *child,
                          libcopy_type_t **type_out);
 
 // Takes another reference to the handle: it has to be freed once more.
-//
-// `datatype` is a type.
 int libcopy_type_retain(libcopy_type_t *datatype);
 
 // Gives a reference up. Types built on this one stay as they are. Null is allowed.
-//
-// `datatype` is null or a type with a reference that is the caller's.
 int libcopy_type_free(libcopy_type_t *datatype);
 
 // Translates the type into the form that moves bytes; without it, the first use does it.
-//
-// `datatype` is a type.
 int libcopy_type_commit(const libcopy_type_t *datatype);
 
 // Bytes of data.
-//
-// `datatype` is a type, `size` points to a number.
 int libcopy_type_size(const libcopy_type_t *datatype, uint64_t *size);
 
 // Lower bound, and distance from one element to the next, in bytes.
-//
-// `datatype` is a type, the others point to numbers.
 int libcopy_type_extent(const libcopy_type_t *datatype, int64_t *lower_bound, int64_t *extent);
 
 // Offset of the lowest byte of data, and bytes from it to the end of the highest.
-//
-// `datatype` is a type, the others point to numbers.
 int libcopy_type_true_extent(const libcopy_type_t *datatype,
                              int64_t *true_lower_bound,
                              int64_t *true_extent);
 
 // The type as an expression, at most `max` bytes with the zero at the end; `*length` is the
 // length of the whole text without it. A null `text` only asks for the length.
-//
-// `datatype` is a type, `text` null or writable for `max` bytes, `length` points to a number.
 int libcopy_type_expression(const libcopy_type_t *datatype, char *text, size_t max, size_t *length);
 
 // Which constructor made the type (a `LIBCOPY_COMBINER_*`), and how many integers, counts and
 // types `libcopy_type_contents` delivers: as many as `MPI_Type_get_envelope_c` says.
-//
-// `datatype` is a type, the others point to numbers.
 int libcopy_type_envelope(const libcopy_type_t *datatype,
                           int *combiner,
                           size_t *integers,
@@ -753,8 +661,6 @@ int libcopy_type_envelope(const libcopy_type_t *datatype,
 // The arguments of the constructor that made the type, in the order of
 // `MPI_Type_get_contents_c`; the arrays have the lengths that `libcopy_type_envelope` says. Each
 // of `types` is a new handle, to be freed.
-//
-// `datatype` is a type, the arrays have as many entries as is said beside them.
 int libcopy_type_contents(const libcopy_type_t *datatype,
                           size_t max_integers,
                           int64_t *integers,
@@ -766,9 +672,6 @@ int libcopy_type_contents(const libcopy_type_t *datatype,
 // Packs bytes of `count` elements at `buffer`: those from byte `offset` of the packed stream on,
 // at most `max`. `*actual` is how many. A null `buffer` is for types whose displacements are
 // addresses, as with `MPI_BOTTOM`; here and in the calls below.
-//
-// The data of the layout is readable, `packed` writable for `max` bytes, `actual` points to a
-// number; `packed` does not overlap the data.
 int libcopy_type_pack(const void *buffer,
                       uint64_t count,
                       const libcopy_type_t *datatype,
@@ -780,9 +683,6 @@ int libcopy_type_pack(const void *buffer,
 // Unpacks `length` bytes that belong at byte `offset` of the packed stream into `count` elements
 // at `buffer`; what lies behind the stream's end is left alone. `*actual` is how many. Where
 // entries of the type overlap, the last one in the type map wins, as in MPI libraries.
-//
-// `packed` is readable for `length` bytes, the data of the layout writable, `actual` points to a
-// number; `packed` does not overlap the data.
 int libcopy_type_unpack(const void *packed,
                         size_t length,
                         void *buffer,
@@ -793,8 +693,6 @@ int libcopy_type_unpack(const void *packed,
 
 // Copies `from_count` elements at `from` to `to_count` elements at `to`, from layout to layout.
 // Both have the same basic elements in the same order, or one of them consists of bytes.
-//
-// The data of the one layout is readable, that of the other writable, and no byte is both.
 int libcopy_type_copy(const void *from,
                       uint64_t from_count,
                       const libcopy_type_t *from_type,
@@ -803,14 +701,10 @@ int libcopy_type_copy(const void *from,
                       const libcopy_type_t *to_type);
 
 // The number of dense pieces of `count` elements.
-//
-// `datatype` is a type, `segments` points to a number.
 int libcopy_type_segment_count(uint64_t count, const libcopy_type_t *datatype, uint64_t *segments);
 
 // Writes up to `max` dense pieces of `count` elements, from number `first` on, in the order of
 // the packed stream. `*actual` is how many; fewer than `max` means that they are the last ones.
-//
-// `datatype` is a type, `segments` is writable for `max` entries, `actual` points to a number.
 int libcopy_type_segments(uint64_t count,
                           const libcopy_type_t *datatype,
                           uint64_t first,
@@ -820,14 +714,11 @@ int libcopy_type_segments(uint64_t count,
 
 // `libcopy_type_pack` by kernels, submitted to a CUDA stream: returns before the bytes are there,
 // and what is submitted to `stream` later finds them. `buffer` and `packed` are device, managed or
-// pinned memory. `stream` is a `CUstream` or `cudaStream_t` of the context that the memory belongs
-// to; null is the legacy default stream. The type may be freed before the stream has done it;
-// freeing it waits then. `LIBCOPY_EINVAL`: pageable memory; `LIBCOPY_EGPU`: a program that has not
-// loaded the CUDA driver (12.0 or newer), a stream of another context, a call of the driver that
-// failed.
-//
-// Until the stream has done it the data of the layout is readable, `packed` writable for `max`
-// bytes, and they do not overlap; `actual` points to a number, `stream` is a stream.
+// pinned memory, and the program leaves both alone until the stream has done it. `stream` is a
+// `CUstream` or `cudaStream_t` of the context that the memory belongs to; null is the legacy
+// default stream. The type may be freed before the stream has done it; freeing it waits then.
+// `LIBCOPY_EINVAL`: pageable memory; `LIBCOPY_EGPU`: a program that has not loaded the CUDA driver
+// (12.0 or newer), a stream of another context, a call of the driver that failed.
 int libcopy_type_pack_gpu(const void *buffer,
                           uint64_t count,
                           const libcopy_type_t *datatype,
@@ -839,9 +730,6 @@ int libcopy_type_pack_gpu(const void *buffer,
 
 // `libcopy_type_unpack` by kernels, submitted to a CUDA stream; see `libcopy_type_pack_gpu`. Types
 // with entries that overlap give `LIBCOPY_EINVAL`: kernels write in any order.
-//
-// Until the stream has done it `packed` is readable for `length` bytes, the data of the layout
-// writable, and they do not overlap; `actual` points to a number, `stream` is a stream.
 int libcopy_type_unpack_gpu(const void *packed,
                             size_t length,
                             void *buffer,
@@ -852,44 +740,29 @@ int libcopy_type_unpack_gpu(const void *packed,
                             size_t *actual);
 
 // The strictest alignment of the type's basic elements, in bytes.
-//
-// `datatype` is a type, `alignment` points to a number.
 int libcopy_type_alignment(const libcopy_type_t *datatype, uint32_t *alignment);
 
 // How many basic elements the first `bytes` bytes of the packed stream of any number of elements
 // hold, as `MPI_Get_elements` counts them. Fails with `LIBCOPY_EINVAL` if they end within one.
-//
-// `datatype` is a type, `elements` points to a number.
 int libcopy_type_elements(const libcopy_type_t *datatype, uint64_t bytes, uint64_t *elements);
 
 // The signature of `count` elements.
-//
-// `datatype` is a type, `signature` points to one.
 int libcopy_type_signature(uint64_t count,
                            const libcopy_type_t *datatype,
                            libcopy_signature_t *signature);
 
 // The type as bytes, which `libcopy_type_unflatten` reads in any process: at most `max` of them;
 // `*length` is how many there are. A null `bytes` only asks for the length.
-//
-// `datatype` is a type, `bytes` null or writable for `max` bytes, `length` points to a number.
 int libcopy_type_flatten(const libcopy_type_t *datatype, void *bytes, size_t max, size_t *length);
 
 // The type that `libcopy_type_flatten` wrote. The bytes may come from anywhere: those of another
 // version, damaged ones and those that are no type are refused.
-//
-// `bytes` is readable for `length` bytes, `type_out` points to a pointer.
 int libcopy_type_unflatten(const void *bytes, size_t length, libcopy_type_t **type_out);
 
 // Bytes that `count` elements take in MPI's portable representation, external32.
-//
-// `datatype` is a type, `size` points to a number.
 int libcopy_type_external_size(uint64_t count, const libcopy_type_t *datatype, uint64_t *size);
 
 // Packs `count` elements at `buffer` in external32. `*actual` is how many bytes were written.
-//
-// The data of the layout is readable, `packed` writable for `max` bytes, `actual` points to a
-// number; `packed` does not overlap the data.
 int libcopy_type_pack_external(const void *buffer,
                                uint64_t count,
                                const libcopy_type_t *datatype,
@@ -899,9 +772,6 @@ int libcopy_type_pack_external(const void *buffer,
 
 // Unpacks `count` elements in external32 to `buffer`. `*actual` is how many of the `length` bytes
 // were read.
-//
-// `packed` is readable for `length` bytes, the data of the layout writable, `actual` points to a
-// number; `packed` does not overlap the data.
 int libcopy_type_unpack_external(const void *packed,
                                  size_t length,
                                  void *buffer,
@@ -912,9 +782,6 @@ int libcopy_type_unpack_external(const void *packed,
 // `libcopy_type_pack` that combines: each element of `packed` becomes itself `op` the one of the
 // layout, with `op` a `LIBCOPY_SUM` and so on. All basic elements are of one kind; `offset` and
 // `max` are multiples of their size (but for `LIBCOPY_REPLACE`).
-//
-// The data of the layout is readable, `packed` readable and writable for `max` bytes, `actual`
-// points to a number; `packed` does not overlap the data.
 int libcopy_type_pack_reduce(const void *buffer,
                              uint64_t count,
                              const libcopy_type_t *datatype,
@@ -926,9 +793,6 @@ int libcopy_type_pack_reduce(const void *buffer,
 
 // `libcopy_type_unpack` that combines: each element of the layout becomes itself `op` the one of
 // `packed`. As for `libcopy_type_pack_reduce`.
-//
-// `packed` is readable for `length` bytes, the data of the layout readable and writable, `actual`
-// points to a number; `packed` does not overlap the data.
 int libcopy_type_unpack_reduce(const void *packed,
                                size_t length,
                                void *buffer,
@@ -940,8 +804,6 @@ int libcopy_type_unpack_reduce(const void *packed,
 
 // Which dense piece of `count` elements, as `libcopy_type_segments` numbers them, holds byte
 // `offset` of the packed stream, and how many bytes of the piece lie before it.
-//
-// `datatype` is a type, `segment` and `skip` point to numbers.
 int libcopy_type_segment_at(uint64_t count,
                             const libcopy_type_t *datatype,
                             uint64_t offset,
@@ -950,8 +812,6 @@ int libcopy_type_segment_at(uint64_t count,
 
 // How many whole dense pieces of `count` elements, from the first on, have at most `max_bytes`
 // bytes together, and how many they have.
-//
-// `datatype` is a type, `segments` and `bytes` point to numbers.
 int libcopy_type_segments_within(uint64_t count,
                                  const libcopy_type_t *datatype,
                                  uint64_t max_bytes,
@@ -962,9 +822,6 @@ int libcopy_type_segments_within(uint64_t count,
 // elements at `buffer` from byte `offset` of the packed stream on, at most `max_bytes` bytes
 // together. Adjacent pieces become one entry; the first and the last entry may be parts of pieces.
 // `*actual` is how many entries were written, `*bytes` how many bytes they have.
-//
-// `datatype` is a type, `list` is writable for `max` entries, `actual` and `bytes` point to
-// numbers.
 int libcopy_type_iovec(void *buffer,
                        uint64_t count,
                        const libcopy_type_t *datatype,
@@ -977,31 +834,21 @@ int libcopy_type_iovec(void *buffer,
 
 // A cursor at the start of the packed stream of `count` elements; `libcopy_cursor_free` ends it.
 // The type may be freed before. `*cursor_out` is null after an error.
-//
-// `datatype` is a type, `cursor_out` points to a pointer.
 int libcopy_cursor_new(uint64_t count,
                        const libcopy_type_t *datatype,
                        libcopy_cursor_t **cursor_out);
 
 // Ends a cursor. Null is allowed.
-//
-// `cursor` is null or a cursor that was not freed.
 int libcopy_cursor_free(libcopy_cursor_t *cursor);
 
 // Bytes of the packed stream before the cursor.
-//
-// `cursor` is a cursor, `position` points to a number.
 int libcopy_cursor_position(libcopy_cursor_t *cursor, uint64_t *position);
 
 // Moves the cursor to any position, at most the size of the packed stream.
-//
-// `cursor` is a cursor.
 int libcopy_cursor_seek(libcopy_cursor_t *cursor, uint64_t position);
 
 // Writes up to `max` dense pieces from the cursor on, at most `max_bytes` bytes together, and
 // moves behind them. Adjacent pieces become one. `*actual` is how many; 0 at the end.
-//
-// `cursor` is a cursor, `segments` is writable for `max` entries, `actual` points to a number.
 int libcopy_cursor_segments(libcopy_cursor_t *cursor,
                             uint64_t max_bytes,
                             libcopy_segment_t *segments,
@@ -1009,9 +856,6 @@ int libcopy_cursor_segments(libcopy_cursor_t *cursor,
                             size_t *actual);
 
 // `libcopy_type_iovec` from the cursor on; moves it behind what was written.
-//
-// `cursor` is a cursor, `list` is writable for `max` entries, `actual` and `bytes` point to
-// numbers.
 int libcopy_cursor_iovec(libcopy_cursor_t *cursor,
                          void *buffer,
                          uint64_t max_bytes,
@@ -1022,9 +866,6 @@ int libcopy_cursor_iovec(libcopy_cursor_t *cursor,
 
 // Packs the next bytes of the elements at `buffer`, at most `max`, and moves the cursor behind
 // them. `*actual` is how many; 0 at the end.
-//
-// The data of the layout is readable, `packed` writable for `max` bytes, `actual` points to a
-// number; `packed` does not overlap the data.
 int libcopy_cursor_pack(libcopy_cursor_t *cursor,
                         const void *buffer,
                         void *packed,
@@ -1033,9 +874,6 @@ int libcopy_cursor_pack(libcopy_cursor_t *cursor,
 
 // Unpacks `length` bytes into the elements at `buffer` from the cursor on, as far as they go, and
 // moves it behind them. `*actual` is how many.
-//
-// `packed` is readable for `length` bytes, the data of the layout writable, `actual` points to a
-// number; `packed` does not overlap the data.
 int libcopy_cursor_unpack(libcopy_cursor_t *cursor,
                           const void *packed,
                           size_t length,
@@ -1045,15 +883,11 @@ int libcopy_cursor_unpack(libcopy_cursor_t *cursor,
 // The paper's attributes and card: offloaded, priority 0, epsilon 0.2; 32 HPUs of 800 MHz, 200
 // Gbit/s, 6 MiB of NIC memory ("Network-Accelerated Non-Contiguous Memory Transfers", SC 2019,
 // section 5.1).
-//
-// `options` is writable.
 int libcopy_nic_options(libcopy_nic_options_t *options);
 
 // Decides how a card receives a message of `count` elements: by which handlers, with what NIC
 // memory, and whether it keeps up with the line; or why the host unpacks, which is no error. Null
 // `options` are those of `libcopy_nic_options`.
-//
-// `datatype` is a type, `options` null or readable, `plan_out` writable.
 int libcopy_nic_plan(const libcopy_type_t *datatype,
                      uint64_t count,
                      const libcopy_nic_options_t *options,
@@ -1062,8 +896,6 @@ int libcopy_nic_plan(const libcopy_type_t *datatype,
 // The image of `count` elements, which handlers walk (`image` of `struct libcopy_nic_call`,
 // `libcopy_nic_handlers.h`): at most `max` words, little endian; `*length` is how many there are.
 // Null `words` only ask for that.
-//
-// `datatype` is a type, `words` null or writable for `max` words, `length` points to a number.
 int libcopy_nic_image(const libcopy_type_t *datatype,
                       uint64_t count,
                       uint32_t *words,
@@ -1073,8 +905,6 @@ int libcopy_nic_image(const libcopy_type_t *datatype,
 // The checkpoints of `count` elements, `interval` bytes apart, from byte 0 on: at most `max`
 // states of `LIBCOPY_NIC_STATE_WORDS` words each; `*length` is how many there are. Null `states`
 // only ask for that.
-//
-// `datatype` is a type, `states` null or writable for `max` states, `length` points to a number.
 int libcopy_nic_checkpoints(const libcopy_type_t *datatype,
                             uint64_t count,
                             uint32_t interval,

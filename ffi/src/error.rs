@@ -45,6 +45,8 @@ thread_local! {
 /// A code and what it was about.
 pub(crate) struct Failure(pub c_int, pub String);
 
+pub(crate) type Result<T = (), E = Failure> = std::result::Result<T, E>;
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let code = match &error {
@@ -96,7 +98,7 @@ pub(crate) fn invalid(detail: impl Into<String>) -> Failure {
 }
 
 /// Runs `body`, keeps the detail of its failure and returns the code.
-pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
+pub(crate) fn guarded(body: impl FnOnce() -> Result) -> c_int {
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let what = panic
             .downcast_ref::<&str>()

@@ -2,12 +2,14 @@
 
 //! Datatypes on a network card: plans, and what the host puts into the memory of a card.
 
-use crate::datatype::{handle, libcopy_type_t, list_mut, put};
-use crate::error::{Failure, guarded, invalid};
+use crate::arguments::{Out, Room, copy_text};
+use crate::datatype::libcopy_type_t;
+use crate::error::{Result, invalid};
 use libcopy::datatype::Layout;
 use libcopy::nic::card::Strategy;
 use libcopy::nic::handlers::{Image, Segment, checkpoints};
 use libcopy::nic::plan::{Options, Plan, Refusal, Verdict, plan};
+use libcopy_ffi_macros::c_api;
 use std::ffi::{c_char, c_int};
 
 /// The host unpacks.
@@ -43,8 +45,6 @@ pub const LIBCOPY_NIC_STATE_WORDS: usize = 27;
 
 /// Bytes of the sentence of a plan, with the zero at its end.
 pub const LIBCOPY_NIC_WHY_BYTES: usize = 192;
-
-const _: () = assert!(size_of::<Segment>() == 4 * LIBCOPY_NIC_STATE_WORDS);
 
 /// The attributes of a type, and a card.
 #[repr(C)]
@@ -137,7 +137,7 @@ fn reason(refusal: &Refusal) -> c_int {
     }
 }
 
-fn options_of(from: &libcopy_nic_options_t) -> Result<Options, Failure> {
+fn options_of(from: &libcopy_nic_options_t) -> Result<Options> {
     let strategy = match from.strategy {
         LIBCOPY_NIC_HOST => None,
         code => {
@@ -162,10 +162,7 @@ fn options_of(from: &libcopy_nic_options_t) -> Result<Options, Failure> {
 /// A sentence for C, cut if it is too long.
 fn sentence(text: &str) -> [c_char; LIBCOPY_NIC_WHY_BYTES] {
     let mut all = [0; LIBCOPY_NIC_WHY_BYTES];
-    let room = LIBCOPY_NIC_WHY_BYTES - 1;
-    for (to, from) in all.iter_mut().take(room).zip(text.bytes()) {
-        *to = from as c_char;
-    }
+    copy_text(text, &mut all);
     all
 }
 
@@ -220,142 +217,91 @@ impl libcopy_nic_plan_t {
 /// The paper's attributes and card: offloaded, priority 0, epsilon 0.2; 32 HPUs of 800 MHz, 200
 /// Gbit/s, 6 MiB of NIC memory ("Network-Accelerated Non-Contiguous Memory Transfers", SC 2019,
 /// section 5.1).
-///
-/// # Safety
-///
-/// `options` is writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_nic_options(options: *mut libcopy_nic_options_t) -> c_int {
-    guarded(|| {
-        let Options {
-            parameters,
-            attributes,
-            ..
-        } = Options::default();
-        let paper = libcopy_nic_options_t {
-            offload: attributes.offload.into(),
-            priority: attributes.priority,
-            epsilon: attributes.epsilon as f64 / libcopy::nic::plan::MILLION as f64,
-            strategy: LIBCOPY_NIC_HOST,
-            hpus: parameters.hpus as u32,
-            clock: parameters.mhz as u32,
-            rate: (parameters.line_rate / 1_000_000_000) as u32,
-            memory: parameters.nic_memory,
-        };
-        // SAFETY: the caller's promise.
-        unsafe { put("the options", options, paper) }
+#[c_api]
+pub fn libcopy_nic_options(options: Out<libcopy_nic_options_t>) -> Result {
+    let default = Options::default();
+    let (parameters, attributes) = (default.parameters, default.attributes);
+    options.put(libcopy_nic_options_t {
+        offload: attributes.offload.into(),
+        priority: attributes.priority,
+        epsilon: attributes.epsilon as f64 / libcopy::nic::plan::MILLION as f64,
+        strategy: LIBCOPY_NIC_HOST,
+        hpus: parameters.hpus as u32,
+        clock: parameters.mhz as u32,
+        rate: (parameters.line_rate / 1_000_000_000) as u32,
+        memory: parameters.nic_memory,
     })
 }
 
 /// Decides how a card receives a message of `count` elements: by which handlers, with what NIC
 /// memory, and whether it keeps up with the line; or why the host unpacks, which is no error. Null
 /// `options` are those of `libcopy_nic_options`.
-///
-/// # Safety
-///
-/// `datatype` is a type, `options` null or readable, `plan_out` writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_nic_plan(
-    datatype: *const libcopy_type_t,
+#[c_api]
+pub fn libcopy_nic_plan(
+    datatype: &libcopy_type_t,
     count: u64,
-    options: *const libcopy_nic_options_t,
-    plan_out: *mut libcopy_nic_plan_t,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: the caller's promise.
-        let layout = unsafe { handle(datatype)?.layout(count)? };
-        // SAFETY: as above.
-        let options = match unsafe { options.as_ref() } {
-            Some(options) => options_of(options)?,
-            None => Options::default(),
-        };
-        let made = match plan(&layout, &options) {
-            Verdict::Offload(plan) => libcopy_nic_plan_t::offloaded(&plan, &options),
-            Verdict::Host(why) => libcopy_nic_plan_t::refused(&why, &layout, &options),
-        };
-        // SAFETY: as above.
-        unsafe { put("the plan", plan_out, made) }
+    options: Option<&libcopy_nic_options_t>,
+    plan_out: Out<libcopy_nic_plan_t>,
+) -> Result {
+    let layout = datatype.layout(count)?;
+    let options = options.map(options_of).transpose()?.unwrap_or_default();
+    plan_out.put(match plan(&layout, &options) {
+        Verdict::Offload(plan) => libcopy_nic_plan_t::offloaded(&plan, &options),
+        Verdict::Host(why) => libcopy_nic_plan_t::refused(&why, &layout, &options),
     })
 }
 
 /// The image of `count` elements, which handlers walk (`image` of `struct libcopy_nic_call`,
 /// `libcopy_nic_handlers.h`): at most `max` words, little endian; `*length` is how many there are.
 /// Null `words` only ask for that.
-///
-/// # Safety
-///
-/// `datatype` is a type, `words` null or writable for `max` words, `length` points to a number.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_nic_image(
-    datatype: *const libcopy_type_t,
+#[c_api]
+pub fn libcopy_nic_image(
+    datatype: &libcopy_type_t,
     count: u64,
-    words: *mut u32,
+    #[len(max)] words: Room<u32>,
     max: usize,
-    length: *mut usize,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let layout = handle(datatype)?.layout(count)?;
-            if words.is_null() {
-                return put("the length", length, (layout.image_bytes() / 4) as usize);
-            }
-            let image = layout.image()?;
-            put("the length", length, image.len())?;
-            if max < image.len() {
-                return Err(room(max, "words", image.len()));
-            }
-            list_mut("words", words, image.len())?.copy_from_slice(&image);
-            Ok(())
-        }
-    })
+    length: Out<usize>,
+) -> Result {
+    let layout = datatype.layout(count)?;
+    if words.is_null() {
+        length.put((layout.image_bytes() / 4) as usize)?;
+        return Ok(());
+    }
+    let image = layout.image()?;
+    length.put(image.len())?;
+    words.first(image.len())?.copy_from_slice(&image);
+    Ok(())
 }
 
 /// The checkpoints of `count` elements, `interval` bytes apart, from byte 0 on: at most `max`
 /// states of `LIBCOPY_NIC_STATE_WORDS` words each; `*length` is how many there are. Null `states`
 /// only ask for that.
-///
-/// # Safety
-///
-/// `datatype` is a type, `states` null or writable for `max` states, `length` points to a number.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_nic_checkpoints(
-    datatype: *const libcopy_type_t,
+#[c_api]
+pub fn libcopy_nic_checkpoints(
+    datatype: &libcopy_type_t,
     count: u64,
     interval: u32,
-    states: *mut u32,
+    #[len(max)] states: Room<[u32; LIBCOPY_NIC_STATE_WORDS]>,
     max: usize,
-    length: *mut usize,
-) -> c_int {
-    guarded(|| {
-        if interval == 0 {
-            return Err(invalid("an interval of 0 bytes: at least 1"));
-        }
-        // SAFETY: the caller's promise.
-        unsafe {
-            let layout = handle(datatype)?.layout(count)?;
-            let n = layout.size().div_ceil(interval.into()) as usize;
-            put("the length", length, n)?;
-            if states.is_null() {
-                return Ok(());
-            }
-            if max < n {
-                return Err(room(max, "states", n));
-            }
-            let words = n.saturating_mul(LIBCOPY_NIC_STATE_WORDS);
-            let to = list_mut("states", states, words)?;
-            let image = layout.image()?;
-            let all = checkpoints(Image::trusted(&image), interval);
-            for (to, state) in to.chunks_exact_mut(LIBCOPY_NIC_STATE_WORDS).zip(all) {
-                let from = (&raw const state).cast::<u32>();
-                // A state is that number of words without padding (`repr(C)`, asserted above).
-                to.copy_from_slice(std::slice::from_raw_parts(from, LIBCOPY_NIC_STATE_WORDS));
-            }
-            Ok(())
-        }
-    })
-}
-
-fn room(max: usize, what: &str, needed: usize) -> Failure {
-    invalid(format!("room for {max} {what}, but there are {needed}"))
+    length: Out<usize>,
+) -> Result {
+    if interval == 0 {
+        return Err(invalid("an interval of 0 bytes: at least 1"));
+    }
+    let layout = datatype.layout(count)?;
+    let n = layout.size().div_ceil(interval.into()) as usize;
+    length.put(n)?;
+    if states.is_null() {
+        return Ok(());
+    }
+    let states = states.first(n)?;
+    let image = layout.image()?;
+    for (to, state) in states
+        .iter_mut()
+        .zip(checkpoints(Image::trusted(&image), interval))
+    {
+        // SAFETY: a state is that number of words without padding (`repr(C)`).
+        *to = unsafe { std::mem::transmute::<Segment, [u32; LIBCOPY_NIC_STATE_WORDS]>(state) };
+    }
+    Ok(())
 }

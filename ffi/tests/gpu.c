@@ -126,11 +126,11 @@ int main(void)
 	WRONG(LIBCOPY_EINVAL, libcopy_type_pack_gpu(field, 1, type, 0, host, ROOM, stream, &bytes), "do not reach");
 	WRONG(LIBCOPY_EINVAL, libcopy_type_unpack_gpu(packed, 48, host, 1, type, 0, stream, &bytes), "do not reach");
 	WRONG(LIBCOPY_EINVAL, libcopy_type_unpack_gpu(packed, 16, field, 1, twice, 0, stream, &bytes), "overlapping");
-	WRONG(LIBCOPY_EINVAL, libcopy_type_pack_gpu(field, 1, NULL, 0, packed, 8, stream, &bytes), "the type is null");
+	WRONG(LIBCOPY_EINVAL, libcopy_type_pack_gpu(field, 1, NULL, 0, packed, 8, stream, &bytes), "datatype is null");
 	WRONG(LIBCOPY_EINVAL, libcopy_type_pack_gpu(field, 1, type, 49, packed, 8, stream, &bytes), "behind the 48 bytes");
 	WRONG(LIBCOPY_EINVAL, libcopy_type_pack_gpu(NULL, 1, type, 0, packed, 8, stream, &bytes), "buffer is null");
 	WRONG(LIBCOPY_EINVAL, libcopy_type_pack_gpu(field, 1, type, 0, NULL, 8, stream, &bytes), "packed is null");
-	WRONG(LIBCOPY_EINVAL, libcopy_type_pack_gpu(field, 1, type, 0, packed, 8, stream, NULL), "is null");
+	WRONG(LIBCOPY_EINVAL, libcopy_type_pack_gpu(field, 1, type, 0, packed, 8, stream, NULL), "actual is null");
 	/* A stream of the other GPU. */
 	cuda("cuDevicePrimaryCtxRetain", (size_t)&context, 1, 0, 0);
 	cuda("cuCtxPushCurrent_v2", (size_t)context, 0, 0, 0);

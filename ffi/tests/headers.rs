@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The headers in `include/` are what cbindgen makes of the sources today.
+//! The headers in `include/` are what cbindgen makes of the sources today. It expands no macros, so
+//! it is given the sources with the attribute `c_api` expanded.
 //!
 //! After a change of the API, `LIBCOPY_BLESS=1 cargo test -p libcopy-ffi` writes them anew.
 
+#[path = "../macros/src/expand.rs"]
+mod expand;
+
 use cbindgen::{Builder, Config, DocumentationStyle, Language, Style};
+use quote::ToTokens;
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,17 +35,44 @@ fn config(guard: &str, license: &str) -> Config {
     }
 }
 
+/// What is common to all functions: the sections of the crate's text before the one about adding
+/// functions, as a comment of C.
+fn common_text() -> String {
+    let text = fs::read_to_string(here("src/lib.rs")).expect("the source is there");
+    let sections = text
+        .lines()
+        .skip_while(|line| *line != "//! # Errors")
+        .take_while(|line| *line != "//! # How to add a function");
+    let lines: Vec<_> = sections.map(|line| line.replacen("//!", "//", 1)).collect();
+    let comment = lines.join("\n").replace("// # ", "// ");
+    comment.trim_end_matches(['/', '\n']).to_owned()
+}
+
+/// A source with the functions that `c_api` makes, in a file of its own.
+fn expanded(source: &str) -> PathBuf {
+    let text = fs::read_to_string(here(source)).expect("the source is there");
+    let mut file = syn::parse_file(&text).expect("the source is Rust");
+    for item in &mut file.items {
+        if let syn::Item::Fn(function) = item {
+            let given = function.attrs.len();
+            function.attrs.retain(|a| !a.path().is_ident("c_api"));
+            if function.attrs.len() < given {
+                *function =
+                    expand::c_function(function.clone()).expect("it can be a function of C");
+            }
+        }
+    }
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(source);
+    fs::create_dir_all(path.parent().expect("it has a directory")).expect("can create");
+    fs::write(&path, file.into_token_stream().to_string()).expect("can write");
+    path
+}
+
 /// What cbindgen cannot do: lines as a C programmer wants them.
 fn for_c(made: &str, consts: &HashMap<String, Const>, rename: &HashMap<String, String>) -> String {
     let mut text = String::new();
-    let mut lines = made.lines().peekable();
-    while let Some(line) = lines.next() {
+    for line in made.lines() {
         let mut line = line.trim_end().to_owned();
-        // rustdoc's heading says nothing here.
-        if line == "// # Safety" {
-            lines.next_if(|l| l.trim_end() == "//");
-            continue;
-        }
         // [`Name::field`] is a link in rustdoc only.
         while let Some((before, rest)) = line.split_once("[`") {
             let Some((link, after)) = rest.split_once("`]") else {
@@ -109,6 +141,7 @@ fn libcopy_h_is_fresh() {
     config.sys_includes.push("sys/uio.h".into());
     let iovec = ("iovec".to_owned(), "struct iovec".to_owned());
     config.export.rename = HashMap::from([iovec]);
+    config.after_includes = Some(format!("\n{}", common_text()));
     let mut builder = Builder::new().with_config(config);
     for source in [
         "src/error.rs",
@@ -124,7 +157,7 @@ fn libcopy_h_is_fresh() {
         "src/exchange.rs",
         "src/nic.rs",
     ] {
-        builder = builder.with_src(here(source));
+        builder = builder.with_src(expanded(source));
     }
     verify(
         builder,

@@ -3,365 +3,206 @@
 //! Constructors.
 
 use super::constants::*;
-use super::handle::{give, handle, libcopy_type_t, list};
-use crate::error::{Failure, invalid};
+use super::handle::libcopy_type_t;
+use crate::arguments::New;
+use crate::error::{Result, invalid};
 use libcopy::datatype::{Datatype, Distribution, Named, Order};
-use std::ffi::{CStr, c_char, c_int};
+use libcopy_ffi_macros::c_api;
+use std::ffi::{CStr, c_int};
 
-fn order_of(order: c_int) -> Result<Order, Failure> {
+fn order_of(order: c_int) -> Result<Order> {
+    let wrong = || format!("order {order}: LIBCOPY_ORDER_C or LIBCOPY_ORDER_FORTRAN");
     match order {
         LIBCOPY_ORDER_C => Ok(Order::C),
         LIBCOPY_ORDER_FORTRAN => Ok(Order::Fortran),
-        other => Err(invalid(format!(
-            "order {other}: LIBCOPY_ORDER_C or LIBCOPY_ORDER_FORTRAN"
-        ))),
+        _ => Err(invalid(wrong())),
     }
 }
 
-/// # Safety
-///
-/// `text` is null or a string.
-unsafe fn text_of<'a>(text: *const c_char) -> Result<&'a str, Failure> {
-    if text.is_null() {
-        return Err(invalid("the text is null"));
+fn distribution_of(kind: c_int, block: u64) -> Result<Distribution> {
+    let wrong = || format!("distribution {kind}: a LIBCOPY_DISTRIBUTE_*");
+    let block = (block > 0).then_some(block);
+    match kind {
+        LIBCOPY_DISTRIBUTE_BLOCK => Ok(Distribution::Block(block)),
+        LIBCOPY_DISTRIBUTE_CYCLIC => Ok(Distribution::Cyclic(block)),
+        LIBCOPY_DISTRIBUTE_NONE => Ok(Distribution::None),
+        _ => Err(invalid(wrong())),
     }
-    // SAFETY: the caller promises a string.
-    unsafe { CStr::from_ptr(text) }
-        .to_str()
-        .map_err(|e| invalid(format!("the text is not UTF-8: {e}")))
 }
 
-/// Gives the caller a type that is made of another one.
-///
-/// # Safety
-///
-/// `child` is a type, `type_out` points to a pointer.
-unsafe fn derive(
-    child: *const libcopy_type_t,
-    type_out: *mut *mut libcopy_type_t,
-    make: impl FnOnce(&Datatype) -> Result<Datatype, Failure>,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { give(type_out, || make(&handle(child)?.datatype)) }
+fn text_of(text: &CStr) -> Result<&str> {
+    let wrong = |e| invalid(format!("the text is not UTF-8: {e}"));
+    text.to_str().map_err(wrong)
 }
 
 /// A predefined type by MPI's name: "MPI_DOUBLE", or "double". `*type_out` is null after an error,
 /// here and in all constructors.
-///
-/// # Safety
-///
-/// `name` is a string, `type_out` points to a pointer.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_type_named(
-    name: *const c_char,
-    type_out: *mut *mut libcopy_type_t,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        give(type_out, || {
-            let name = text_of(name)?;
-            let named = Named::from_name(name)
-                .ok_or_else(|| invalid(format!("{name:?} is not a predefined type of MPI")))?;
-            Ok(Datatype::named(named))
-        })
-    }
+#[c_api]
+pub fn libcopy_type_named(name: &CStr, type_out: New<libcopy_type_t>) -> Result {
+    let name = text_of(name)?;
+    let named = Named::from_name(name)
+        .ok_or_else(|| invalid(format!("{name:?} is not a predefined type of MPI")))?;
+    type_out.put(Datatype::named(named))
 }
 
 /// The type that an expression describes: "vector(3, 1, 4, double)". `libcopy type --help` shows
 /// the language.
-///
-/// # Safety
-///
-/// `expression` is a string, `type_out` points to a pointer.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_type_parse(
-    expression: *const c_char,
-    type_out: *mut *mut libcopy_type_t,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { give(type_out, || Ok(text_of(expression)?.parse()?)) }
+#[c_api]
+pub fn libcopy_type_parse(expression: &CStr, type_out: New<libcopy_type_t>) -> Result {
+    type_out.put(text_of(expression)?.parse::<Datatype>()?)
 }
 
 /// The same type with an identity of its own.
-///
-/// # Safety
-///
-/// `child` is a type, `type_out` points to a pointer.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_type_dup(
-    child: *const libcopy_type_t,
-    type_out: *mut *mut libcopy_type_t,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { derive(child, type_out, |child| Ok(child.dup())) }
+#[c_api]
+pub fn libcopy_type_dup(child: &libcopy_type_t, type_out: New<libcopy_type_t>) -> Result {
+    type_out.put(child.datatype.dup())
 }
 
 /// `count` elements, one extent after the other.
-///
-/// # Safety
-///
-/// `child` is a type, `type_out` points to a pointer.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_type_contiguous(
+#[c_api]
+pub fn libcopy_type_contiguous(
     count: u64,
-    child: *const libcopy_type_t,
-    type_out: *mut *mut libcopy_type_t,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { derive(child, type_out, |child| Ok(child.contiguous(count)?)) }
+    child: &libcopy_type_t,
+    type_out: New<libcopy_type_t>,
+) -> Result {
+    type_out.put(child.datatype.contiguous(count)?)
 }
 
 /// `count` blocks of `blocklength` elements, their starts `stride` extents apart.
-///
-/// # Safety
-///
-/// `child` is a type, `type_out` points to a pointer.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_type_vector(
+#[c_api]
+pub fn libcopy_type_vector(
     count: u64,
     blocklength: u64,
     stride: i64,
-    child: *const libcopy_type_t,
-    type_out: *mut *mut libcopy_type_t,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        derive(child, type_out, |child| {
-            Ok(child.vector(count, blocklength, stride)?)
-        })
-    }
+    child: &libcopy_type_t,
+    type_out: New<libcopy_type_t>,
+) -> Result {
+    type_out.put(child.datatype.vector(count, blocklength, stride)?)
 }
 
 /// `count` blocks of `blocklength` elements, their starts `stride` bytes apart.
-///
-/// # Safety
-///
-/// `child` is a type, `type_out` points to a pointer.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_type_hvector(
+#[c_api]
+pub fn libcopy_type_hvector(
     count: u64,
     blocklength: u64,
     stride: i64,
-    child: *const libcopy_type_t,
-    type_out: *mut *mut libcopy_type_t,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        derive(child, type_out, |child| {
-            Ok(child.hvector(count, blocklength, stride)?)
-        })
-    }
+    child: &libcopy_type_t,
+    type_out: New<libcopy_type_t>,
+) -> Result {
+    type_out.put(child.datatype.hvector(count, blocklength, stride)?)
 }
 
 /// `count` blocks of `blocklengths[i]` elements at `displacements[i]` extents.
-///
-/// # Safety
-///
-/// The arrays have `count` entries, `child` is a type, `type_out` points to a pointer.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_type_indexed(
+#[c_api]
+pub fn libcopy_type_indexed(
     count: usize,
-    blocklengths: *const u64,
-    displacements: *const i64,
-    child: *const libcopy_type_t,
-    type_out: *mut *mut libcopy_type_t,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        derive(child, type_out, |child| {
-            let blocklengths = list("blocklengths", blocklengths, count)?;
-            let displacements = list("displacements", displacements, count)?;
-            Ok(child.indexed(blocklengths, displacements)?)
-        })
-    }
+    #[len(count)] blocklengths: &[u64],
+    #[len(count)] displacements: &[i64],
+    child: &libcopy_type_t,
+    type_out: New<libcopy_type_t>,
+) -> Result {
+    type_out.put(child.datatype.indexed(blocklengths, displacements)?)
 }
 
 /// `count` blocks of `blocklengths[i]` elements at `displacements[i]` bytes.
-///
-/// # Safety
-///
-/// The arrays have `count` entries, `child` is a type, `type_out` points to a pointer.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_type_hindexed(
+#[c_api]
+pub fn libcopy_type_hindexed(
     count: usize,
-    blocklengths: *const u64,
-    displacements: *const i64,
-    child: *const libcopy_type_t,
-    type_out: *mut *mut libcopy_type_t,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        derive(child, type_out, |child| {
-            let blocklengths = list("blocklengths", blocklengths, count)?;
-            let displacements = list("displacements", displacements, count)?;
-            Ok(child.hindexed(blocklengths, displacements)?)
-        })
-    }
+    #[len(count)] blocklengths: &[u64],
+    #[len(count)] displacements: &[i64],
+    child: &libcopy_type_t,
+    type_out: New<libcopy_type_t>,
+) -> Result {
+    type_out.put(child.datatype.hindexed(blocklengths, displacements)?)
 }
 
 /// `count` blocks of `blocklength` elements at `displacements[i]` extents.
-///
-/// # Safety
-///
-/// The array has `count` entries, `child` is a type, `type_out` points to a pointer.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_type_indexed_block(
+#[c_api]
+pub fn libcopy_type_indexed_block(
     count: usize,
     blocklength: u64,
-    displacements: *const i64,
-    child: *const libcopy_type_t,
-    type_out: *mut *mut libcopy_type_t,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        derive(child, type_out, |child| {
-            let displacements = list("displacements", displacements, count)?;
-            Ok(child.indexed_block(blocklength, displacements)?)
-        })
-    }
+    #[len(count)] displacements: &[i64],
+    child: &libcopy_type_t,
+    type_out: New<libcopy_type_t>,
+) -> Result {
+    type_out.put(child.datatype.indexed_block(blocklength, displacements)?)
 }
 
 /// `count` blocks of `blocklength` elements at `displacements[i]` bytes.
-///
-/// # Safety
-///
-/// The array has `count` entries, `child` is a type, `type_out` points to a pointer.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_type_hindexed_block(
+#[c_api]
+pub fn libcopy_type_hindexed_block(
     count: usize,
     blocklength: u64,
-    displacements: *const i64,
-    child: *const libcopy_type_t,
-    type_out: *mut *mut libcopy_type_t,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        derive(child, type_out, |child| {
-            let displacements = list("displacements", displacements, count)?;
-            Ok(child.hindexed_block(blocklength, displacements)?)
-        })
-    }
+    #[len(count)] displacements: &[i64],
+    child: &libcopy_type_t,
+    type_out: New<libcopy_type_t>,
+) -> Result {
+    type_out.put(child.datatype.hindexed_block(blocklength, displacements)?)
 }
 
 /// `count` blocks of `blocklengths[i]` elements of `children[i]` at `displacements[i]` bytes.
-///
-/// # Safety
-///
-/// The arrays have `count` entries, the children are types, `type_out` points to a pointer.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_type_struct(
+#[c_api]
+pub fn libcopy_type_struct(
     count: usize,
-    blocklengths: *const u64,
-    displacements: *const i64,
-    children: *const *const libcopy_type_t,
-    type_out: *mut *mut libcopy_type_t,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        give(type_out, || {
-            let children: Result<Vec<&Datatype>, Failure> = list("children", children, count)?
-                .iter()
-                .map(|child| Ok(&handle(*child)?.datatype))
-                .collect();
-            let blocklengths = list("blocklengths", blocklengths, count)?;
-            let displacements = list("displacements", displacements, count)?;
-            Ok(Datatype::structure(blocklengths, displacements, children?)?)
-        })
-    }
+    #[len(count)] blocklengths: &[u64],
+    #[len(count)] displacements: &[i64],
+    #[len(count)] children: &[Option<&libcopy_type_t>],
+    type_out: New<libcopy_type_t>,
+) -> Result {
+    let children: Option<Vec<_>> = children.iter().map(|c| c.map(|c| &c.datatype)).collect();
+    let children = children.ok_or_else(|| invalid("one of the children is null"))?;
+    type_out.put(Datatype::structure(blocklengths, displacements, children)?)
 }
 
-/// A box of `subsizes` at `starts` in an array of `sizes`; `order` is a `LIBCOPY_ORDER_*`.
-///
-/// # Safety
-///
-/// The arrays have `dimensions` entries, `child` is a type, `type_out` points to a pointer.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_type_subarray(
+/// A box of `subsizes` at `starts` in an array of `sizes`: numbers of elements for each of the
+/// `dimensions`. `order` is a `LIBCOPY_ORDER_*`.
+#[c_api]
+pub fn libcopy_type_subarray(
     dimensions: usize,
-    sizes: *const u64,
-    subsizes: *const u64,
-    starts: *const u64,
+    #[len(dimensions)] sizes: &[u64],
+    #[len(dimensions)] subsizes: &[u64],
+    #[len(dimensions)] starts: &[u64],
     order: c_int,
-    child: *const libcopy_type_t,
-    type_out: *mut *mut libcopy_type_t,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        derive(child, type_out, |child| {
-            let sizes = list("sizes", sizes, dimensions)?;
-            let subsizes = list("subsizes", subsizes, dimensions)?;
-            let starts = list("starts", starts, dimensions)?;
-            let order = order_of(order)?;
-            Ok(child.subarray(sizes, subsizes, starts, order)?)
-        })
-    }
+    child: &libcopy_type_t,
+    type_out: New<libcopy_type_t>,
+) -> Result {
+    let order = order_of(order)?;
+    type_out.put(child.datatype.subarray(sizes, subsizes, starts, order)?)
 }
 
-/// The part of process `rank` of `size` of an array of `sizes`: each dimension is dealt out to
-/// `processes[i]` as a `LIBCOPY_DISTRIBUTE_*` says, in blocks of `blocks[i]` elements; 0 is MPI's
-/// default.
-///
-/// # Safety
-///
-/// The arrays have `dimensions` entries, `child` is a type, `type_out` points to a pointer.
-#[unsafe(no_mangle)]
-#[allow(clippy::too_many_arguments, reason = "MPI_Type_create_darray's")]
-pub unsafe extern "C" fn libcopy_type_darray(
+/// The part of process `rank` of `size` of an array of `sizes`: each of the `dimensions` is dealt
+/// out to `processes[i]` as a `LIBCOPY_DISTRIBUTE_*` in `distributions[i]` says, in blocks of
+/// `blocks[i]` elements; 0 is MPI's default.
+#[c_api]
+pub fn libcopy_type_darray(
     size: u64,
     rank: u64,
     dimensions: usize,
-    sizes: *const u64,
-    distributions: *const c_int,
-    blocks: *const u64,
-    processes: *const u64,
+    #[len(dimensions)] sizes: &[u64],
+    #[len(dimensions)] distributions: &[c_int],
+    #[len(dimensions)] blocks: &[u64],
+    #[len(dimensions)] processes: &[u64],
     order: c_int,
-    child: *const libcopy_type_t,
-    type_out: *mut *mut libcopy_type_t,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        derive(child, type_out, |child| {
-            let sizes = list("sizes", sizes, dimensions)?;
-            let blocks = list("blocks", blocks, dimensions)?;
-            let processes = list("processes", processes, dimensions)?;
-            let dealt: Result<Vec<Distribution>, Failure> =
-                list("distributions", distributions, dimensions)?
-                    .iter()
-                    .zip(blocks)
-                    .map(|(kind, block)| {
-                        let block = (*block > 0).then_some(*block);
-                        match *kind {
-                            LIBCOPY_DISTRIBUTE_BLOCK => Ok(Distribution::Block(block)),
-                            LIBCOPY_DISTRIBUTE_CYCLIC => Ok(Distribution::Cyclic(block)),
-                            LIBCOPY_DISTRIBUTE_NONE => Ok(Distribution::None),
-                            other => Err(invalid(format!(
-                                "distribution {other}: a LIBCOPY_DISTRIBUTE_*"
-                            ))),
-                        }
-                    })
-                    .collect();
-            let order = order_of(order)?;
-            Ok(child.darray(size, rank, sizes, &dealt?, processes, order)?)
-        })
-    }
+    child: &libcopy_type_t,
+    type_out: New<libcopy_type_t>,
+) -> Result {
+    let dealt = distributions.iter().zip(blocks);
+    let dealt: Result<Vec<_>> = dealt.map(|(d, b)| distribution_of(*d, *b)).collect();
+    let (dealt, order) = (dealt?, order_of(order)?);
+    type_out.put(
+        child
+            .datatype
+            .darray(size, rank, sizes, &dealt, processes, order)?,
+    )
 }
 
 /// The same data with another lower bound and extent, in bytes.
-///
-/// # Safety
-///
-/// `child` is a type, `type_out` points to a pointer.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_type_resized(
+#[c_api]
+pub fn libcopy_type_resized(
     lower_bound: i64,
     extent: i64,
-    child: *const libcopy_type_t,
-    type_out: *mut *mut libcopy_type_t,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        derive(child, type_out, |child| {
-            Ok(child.resized(lower_bound, extent)?)
-        })
-    }
+    child: &libcopy_type_t,
+    type_out: New<libcopy_type_t>,
+) -> Result {
+    type_out.put(child.datatype.resized(lower_bound, extent)?)
 }

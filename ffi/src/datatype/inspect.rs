@@ -3,146 +3,85 @@
 //! References to a handle, and what a type is.
 
 use super::constants::*;
-use super::handle::{handle, libcopy_type_t, list_mut, new_handle, put};
-use crate::error::{Failure, guarded, invalid};
+use super::handle::libcopy_type_t;
+use crate::arguments::{Handle, Out, Room, copy_text};
+use crate::error::{Result, invalid};
 use libcopy::datatype::{Combiner, Contents, Distribution, Order};
+use libcopy_ffi_macros::c_api;
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
 
 /// Takes another reference to the handle: it has to be freed once more.
-///
-/// # Safety
-///
-/// `datatype` is a type.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_type_retain(datatype: *mut libcopy_type_t) -> c_int {
-    guarded(|| {
-        // SAFETY: the caller's promise; every handle came from `Arc::into_raw`.
-        unsafe {
-            handle(datatype)?;
-            Arc::increment_strong_count(datatype.cast_const());
-        }
-        Ok(())
-    })
+#[c_api]
+pub fn libcopy_type_retain(datatype: *mut libcopy_type_t) -> Result {
+    if datatype.is_null() {
+        return Err(invalid("datatype is null"));
+    }
+    // SAFETY: the caller guarantees a handle, and every one came from `Arc::into_raw`.
+    unsafe { Arc::increment_strong_count(datatype.cast_const()) };
+    Ok(())
 }
 
 /// Gives a reference up. Types built on this one stay as they are. Null is allowed.
-///
-/// # Safety
-///
-/// `datatype` is null or a type with a reference that is the caller's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_type_free(datatype: *mut libcopy_type_t) -> c_int {
-    guarded(|| {
-        if !datatype.is_null() {
-            // SAFETY: it came from `Arc::into_raw`, and the caller gives the reference up.
-            drop(unsafe { Arc::from_raw(datatype.cast_const()) });
-        }
-        Ok(())
-    })
+#[c_api]
+pub fn libcopy_type_free(datatype: Option<Arc<libcopy_type_t>>) -> Result {
+    drop(datatype);
+    Ok(())
 }
 
 /// Translates the type into the form that moves bytes; without it, the first use does it.
-///
-/// # Safety
-///
-/// `datatype` is a type.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_type_commit(datatype: *const libcopy_type_t) -> c_int {
-    // SAFETY: the caller's promise.
-    guarded(|| unsafe { handle(datatype)?.layout(1).map(|_| ()) })
+#[c_api]
+pub fn libcopy_type_commit(datatype: &libcopy_type_t) -> Result {
+    datatype.layout(1)?;
+    Ok(())
 }
 
 /// Bytes of data.
-///
-/// # Safety
-///
-/// `datatype` is a type, `size` points to a number.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_type_size(
-    datatype: *const libcopy_type_t,
-    size: *mut u64,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    guarded(|| unsafe { put("the size", size, handle(datatype)?.datatype.size()) })
+#[c_api]
+pub fn libcopy_type_size(datatype: &libcopy_type_t, size: Out<u64>) -> Result {
+    size.put(datatype.datatype.size())
 }
 
 /// Lower bound, and distance from one element to the next, in bytes.
-///
-/// # Safety
-///
-/// `datatype` is a type, the others point to numbers.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_type_extent(
-    datatype: *const libcopy_type_t,
-    lower_bound: *mut i64,
-    extent: *mut i64,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let datatype = &handle(datatype)?.datatype;
-            put("the lower bound", lower_bound, datatype.lower_bound())?;
-            put("the extent", extent, datatype.extent())
-        }
-    })
+#[c_api]
+pub fn libcopy_type_extent(
+    datatype: &libcopy_type_t,
+    lower_bound: Out<i64>,
+    extent: Out<i64>,
+) -> Result {
+    lower_bound.put(datatype.datatype.lower_bound())?;
+    extent.put(datatype.datatype.extent())
 }
 
 /// Offset of the lowest byte of data, and bytes from it to the end of the highest.
-///
-/// # Safety
-///
-/// `datatype` is a type, the others point to numbers.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_type_true_extent(
-    datatype: *const libcopy_type_t,
-    true_lower_bound: *mut i64,
-    true_extent: *mut i64,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let datatype = &handle(datatype)?.datatype;
-            put(
-                "the true lower bound",
-                true_lower_bound,
-                datatype.true_lower_bound(),
-            )?;
-            put("the true extent", true_extent, datatype.true_extent())
-        }
-    })
+#[c_api]
+pub fn libcopy_type_true_extent(
+    datatype: &libcopy_type_t,
+    true_lower_bound: Out<i64>,
+    true_extent: Out<i64>,
+) -> Result {
+    true_lower_bound.put(datatype.datatype.true_lower_bound())?;
+    true_extent.put(datatype.datatype.true_extent())
 }
 
 /// The type as an expression, at most `max` bytes with the zero at the end; `*length` is the
 /// length of the whole text without it. A null `text` only asks for the length.
-///
-/// # Safety
-///
-/// `datatype` is a type, `text` null or writable for `max` bytes, `length` points to a number.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_type_expression(
-    datatype: *const libcopy_type_t,
-    text: *mut c_char,
+#[c_api]
+pub fn libcopy_type_expression(
+    datatype: &libcopy_type_t,
+    #[len(max)] text: Option<&mut [c_char]>,
     max: usize,
-    length: *mut usize,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let expression = handle(datatype)?.datatype.expression();
-            put("the length", length, expression.len())?;
-            if !text.is_null() && max > 0 {
-                let text = list_mut("text", text.cast::<u8>(), max)?;
-                let fits = expression.len().min(max - 1);
-                text[..fits].copy_from_slice(&expression.as_bytes()[..fits]);
-                text[fits] = 0;
-            }
-            Ok(())
-        }
-    })
+    length: Out<usize>,
+) -> Result {
+    let expression = datatype.datatype.expression();
+    length.put(expression.len())?;
+    if let Some(text) = text {
+        copy_text(&expression, text);
+    }
+    Ok(())
 }
 
-fn combiner_of(combiner: Combiner) -> Result<c_int, Failure> {
+fn combiner_of(combiner: Combiner) -> Result<c_int> {
     Ok(match combiner {
         Combiner::Named => LIBCOPY_COMBINER_NAMED,
         Combiner::Dup => LIBCOPY_COMBINER_DUP,
@@ -163,32 +102,25 @@ fn combiner_of(combiner: Combiner) -> Result<c_int, Failure> {
 
 /// Which constructor made the type (a `LIBCOPY_COMBINER_*`), and how many integers, counts and
 /// types `libcopy_type_contents` delivers: as many as `MPI_Type_get_envelope_c` says.
-///
-/// # Safety
-///
-/// `datatype` is a type, the others point to numbers.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_type_envelope(
-    datatype: *const libcopy_type_t,
-    combiner: *mut c_int,
-    integers: *mut usize,
-    counts: *mut usize,
-    types: *mut usize,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let envelope = handle(datatype)?.datatype.envelope();
-            put("the combiner", combiner, combiner_of(envelope.combiner)?)?;
-            put("the integers", integers, envelope.integers as usize)?;
-            put("the counts", counts, envelope.large_counts as usize)?;
-            put("the types", types, envelope.datatypes as usize)
-        }
-    })
+#[c_api]
+pub fn libcopy_type_envelope(
+    datatype: &libcopy_type_t,
+    combiner: Out<c_int>,
+    integers: Out<usize>,
+    counts: Out<usize>,
+    types: Out<usize>,
+) -> Result {
+    let envelope = datatype.datatype.envelope();
+    combiner.put(combiner_of(envelope.combiner)?)?;
+    integers.put(envelope.integers as usize)?;
+    counts.put(envelope.large_counts as usize)?;
+    types.put(envelope.datatypes as usize)
 }
 
 /// The arguments of a constructor in MPI's order: integers and counts.
-fn arguments(contents: &Contents) -> Result<(Vec<i64>, Vec<i64>), Failure> {
+// One line for the fields of each kind.
+#[rustfmt::skip]
+fn arguments(contents: &Contents) -> Result<(Vec<i64>, Vec<i64>)> {
     let order = |order: &Order| match order {
         Order::C => i64::from(LIBCOPY_ORDER_C),
         Order::Fortran => i64::from(LIBCOPY_ORDER_FORTRAN),
@@ -199,82 +131,38 @@ fn arguments(contents: &Contents) -> Result<(Vec<i64>, Vec<i64>), Failure> {
     let (mut integers, mut counts) = (Vec::new(), Vec::new());
     match contents {
         Contents::Named(named) => {
+            let name = named.mpi_name();
             return Err(invalid(format!(
-                "{} is predefined: it has no contents (see libcopy_type_expression)",
-                named.mpi_name()
+                "{name} is predefined: it has no contents (see libcopy_type_expression)"
             )));
         }
         Contents::Contiguous { count, .. } => counts = wide(&[*count]),
-        Contents::Vector {
-            count,
-            blocklength,
-            stride,
-            ..
-        }
-        | Contents::Hvector {
-            count,
-            blocklength,
-            stride,
-            ..
-        } => {
+        Contents::Vector { count, blocklength, stride, .. }
+        | Contents::Hvector { count, blocklength, stride, .. } => {
             counts = wide(&[*count, *blocklength]);
             counts.push(*stride);
         }
-        Contents::Indexed {
-            blocklengths,
-            displacements,
-            ..
-        }
-        | Contents::Hindexed {
-            blocklengths,
-            displacements,
-            ..
-        }
-        | Contents::Struct {
-            blocklengths,
-            displacements,
-            ..
-        } => {
+        Contents::Indexed { blocklengths, displacements, .. }
+        | Contents::Hindexed { blocklengths, displacements, .. }
+        | Contents::Struct { blocklengths, displacements, .. } => {
             counts = n(displacements.len());
             counts.extend(wide(blocklengths));
             counts.extend_from_slice(displacements);
         }
-        Contents::IndexedBlock {
-            blocklength,
-            displacements,
-            ..
-        }
-        | Contents::HindexedBlock {
-            blocklength,
-            displacements,
-            ..
-        } => {
+        Contents::IndexedBlock { blocklength, displacements, .. }
+        | Contents::HindexedBlock { blocklength, displacements, .. } => {
             counts = n(displacements.len());
             counts.extend(wide(&[*blocklength]));
             counts.extend_from_slice(displacements);
         }
-        Contents::Subarray {
-            sizes,
-            subsizes,
-            starts,
-            order: o,
-            ..
-        } => {
+        Contents::Subarray { sizes, subsizes, starts, order: o, .. } => {
             integers = n(sizes.len());
             integers.push(order(o));
             for list in [sizes, subsizes, starts] {
                 counts.extend(wide(list));
             }
         }
-        Contents::Darray {
-            size,
-            rank,
-            sizes,
-            distributions,
-            processes,
-            order: o,
-            ..
-        } => {
+        Contents::Darray { size, rank, sizes, distributions, processes, order: o, .. } => {
             integers = wide(&[*size, *rank, sizes.len() as u64]);
             let kinds = distributions.iter().map(|d| match d {
                 Distribution::Block(_) => LIBCOPY_DISTRIBUTE_BLOCK,
@@ -290,11 +178,7 @@ fn arguments(contents: &Contents) -> Result<(Vec<i64>, Vec<i64>), Failure> {
             integers.push(order(o));
             counts = wide(sizes);
         }
-        Contents::Resized {
-            lower_bound,
-            extent,
-            ..
-        } => counts = vec![*lower_bound, *extent],
+        Contents::Resized { lower_bound, extent, .. } => counts = vec![*lower_bound, *extent],
         _ => {}
     }
     Ok((integers, counts))
@@ -303,47 +187,25 @@ fn arguments(contents: &Contents) -> Result<(Vec<i64>, Vec<i64>), Failure> {
 /// The arguments of the constructor that made the type, in the order of
 /// `MPI_Type_get_contents_c`; the arrays have the lengths that `libcopy_type_envelope` says. Each
 /// of `types` is a new handle, to be freed.
-///
-/// # Safety
-///
-/// `datatype` is a type, the arrays have as many entries as is said beside them.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn libcopy_type_contents(
-    datatype: *const libcopy_type_t,
+#[c_api]
+pub fn libcopy_type_contents(
+    datatype: &libcopy_type_t,
     max_integers: usize,
-    integers: *mut i64,
+    #[len(max_integers)] integers: Room<i64>,
     max_counts: usize,
-    counts: *mut i64,
+    #[len(max_counts)] counts: Room<i64>,
     max_types: usize,
-    types: *mut *mut libcopy_type_t,
-) -> c_int {
-    guarded(|| {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let contents = handle(datatype)?.datatype.contents();
-            let (all_integers, all_counts) = arguments(contents)?;
-            let number = contents.envelope().datatypes as usize;
-            for (what, room, needed) in [
-                ("integers", max_integers, all_integers.len()),
-                ("counts", max_counts, all_counts.len()),
-                ("types", max_types, number),
-            ] {
-                if room < needed {
-                    return Err(invalid(format!(
-                        "room for {room} {what}, but there are {needed}"
-                    )));
-                }
-            }
-            let integers = list_mut("integers", integers, all_integers.len())?;
-            let counts = list_mut("counts", counts, all_counts.len())?;
-            let types = list_mut("types", types, number)?;
-            integers.copy_from_slice(&all_integers);
-            counts.copy_from_slice(&all_counts);
-            for (to, child) in types.iter_mut().zip(contents.children()) {
-                // What stood there may be anything: it is written, not dropped.
-                (&raw mut *to).write(new_handle(child.clone()));
-            }
-            Ok(())
-        }
-    })
+    #[len(max_types)] types: Room<*mut libcopy_type_t>,
+) -> Result {
+    let contents = datatype.datatype.contents();
+    let (all_integers, all_counts) = arguments(contents)?;
+    let integers = integers.first(all_integers.len())?;
+    let counts = counts.first(all_counts.len())?;
+    let types = types.first(contents.envelope().datatypes as usize)?;
+    integers.copy_from_slice(&all_integers);
+    counts.copy_from_slice(&all_counts);
+    for (to, child) in types.iter_mut().zip(contents.children()) {
+        *to = libcopy_type_t::from(child.clone()).into_raw();
+    }
+    Ok(())
 }

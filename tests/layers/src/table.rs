@@ -23,7 +23,7 @@ pub const CRATES: &str = "
     < libcopy-datatype libcopy-nic-handlers
     < libcopy-gpu libcopy-nic libcopy-rdma
     < libcopy
-    < libcopy-interpose libcopy-measure
+    < libcopy-interpose libcopy-ffi-macros libcopy-measure
     < libcopy-ffi libcopy-mpi libcopy-cli libcopy-lab
     < ioat-model libcopy-layers libcopy-xtask
     < libcopy-tests";
@@ -338,12 +338,18 @@ pub const TABLE: &[Layers] = &[
         root: "ffi/src/lib.rs",
         order: "
             error
-            < memory datatype/constants datatype/handle
+            < arguments
+            < datatype/constants datatype/handle
             < datatype/construct datatype/inspect datatype/transfer
             < datatype/gpu
             < datatype
             < team
             < exchange nic offload messages",
+    },
+    Layers {
+        name: "libcopy-ffi-macros",
+        root: "ffi/macros/src/lib.rs",
+        order: "expand",
     },
     Layers {
         name: "libcopy-interpose",
