@@ -98,7 +98,7 @@ use kernel::ffi::{c_int, c_void};
 use kernel::list::ListArc;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Full, Relaxed, Release};
-use kernel::sync::{new_mutex, Arc, CondVar, Mutex};
+use kernel::sync::{new_mutex, Arc, CondVar, Mutex, MutexGuard};
 use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
 use kernel::{c_str, static_lock_class};
 
@@ -288,9 +288,32 @@ impl<J: Job> Channel<J> {
         Ok(())
     }
 
+    /// Takes the lock from who acquires the hardware, which takes as long as its driver does.
+    ///
+    /// - `EINTR`: the caller is being killed.
+    fn wait_for_acquirer(&self) -> Result<MutexGuard<'_, Held>> {
+        loop {
+            if let Some(held) = self.held.try_lock() {
+                return Ok(held);
+            }
+            if shim::fatal_signal_pending() {
+                return Err(EINTR);
+            }
+            shim::nap(1);
+        }
+    }
+
     /// The device, after making sure that the hardware is ours and up.
+    ///
+    /// - `EINTR`: the caller was killed while somebody else acquired it.
     fn acquire(&self) -> Result<Arc<DmaDevice>> {
-        let mut held = self.held.lock();
+        let is_up = self.queue.lock().service == Service::Up;
+        let mut held = match self.held.try_lock() {
+            Some(held) => held,
+            // Others look at it, as we want to.
+            None if is_up => self.held.lock(),
+            None => self.wait_for_acquirer()?,
+        };
         let service = self.queue.lock().service;
         match service {
             Service::Idle => {}

@@ -95,7 +95,7 @@ pub trait Parts {
     unsafe fn replace(
         self,
         collective: &mut Collective,
-        at: &mut impl Address,
+        buffer: &mut impl Address,
         number: usize,
         direction: Direction,
     );
@@ -105,11 +105,37 @@ impl<N: Count> Parts for Buffer<'_, N> {
     unsafe fn replace(
         self,
         collective: &mut Collective,
-        at: &mut impl Address,
+        buffer: &mut impl Address,
         number: usize,
         direction: Direction,
     ) {
-        collective.uniform(at, self, (number, direction));
+        let Buffer { count, datatype } = self;
+        if collective.is_in_place(*buffer) {
+            return;
+        }
+        let all = count.number().and_then(|count| count.checked_mul(number));
+        let what = (*datatype, collective.call.comm());
+        let Some(elements) = Elements::on_device(collective.call.both(), buffer.get(), all, what)
+        else {
+            return;
+        };
+        if collective.make_dense(&elements.kind, datatype) {
+            let place = match collective
+                .call
+                .place(&elements, elements.bytes(), direction)
+            {
+                Ok(place) => place,
+                Err(code) => return collective.call.fail(code),
+            };
+            *buffer = Address::at(place.address() as *mut c_void);
+            collective.call.add(Side {
+                landing: None,
+                parts: vec![(elements, 0)],
+                place,
+                direction,
+                form: Form::Packed,
+            });
+        }
     }
 }
 
@@ -117,12 +143,79 @@ impl<N: Count> Parts for BufferV<'_, N> {
     unsafe fn replace(
         self,
         collective: &mut Collective,
-        at: &mut impl Address,
+        buffer: &mut impl Address,
         number: usize,
         direction: Direction,
     ) {
+        let BufferV {
+            counts,
+            places,
+            datatype,
+        } = self;
+        if collective.is_in_place(*buffer) || counts.is_null() || places.is_null() {
+            return;
+        }
         // SAFETY: the caller's promise.
-        unsafe { collective.parts(at, self, (number, direction)) }
+        let part = |i: usize| unsafe {
+            (
+                counts.add(i).read().number(),
+                N::place(places.add(i).read()),
+            )
+        };
+        let first = (0..number).map(part).find(|(count, _)| *count != Some(0));
+        let Some((Some(first_count), first_place)) = first else {
+            return;
+        };
+        let (both, comm) = (collective.call.both(), collective.call.comm());
+        let Some(kind) = Kind::of(both.1, *datatype, comm) else {
+            return;
+        };
+        let at = |place: isize| {
+            let offset = kind.extent().wrapping_mul(place);
+            buffer.get().wrapping_byte_offset(offset)
+        };
+        let what = (*datatype, comm);
+        let first = Elements::on_device(both, at(first_place), Some(first_count), what);
+        let Some(first) = first else {
+            return;
+        };
+        let (mut all, mut bytes, mut elements) = (Vec::new(), 0, 0);
+        let mut starts = Array::<N::Place>::new();
+        let mut fill = || {
+            for (count, place) in (0..number).map(part) {
+                let count = count?;
+                starts.push(N::place_of(elements)?);
+                if count > 0 {
+                    let part = first.others(at(place), count)?;
+                    let len = part.bytes();
+                    all.push((part, bytes));
+                    bytes += len;
+                    elements += count;
+                }
+            }
+            Some(())
+        };
+        if fill().is_none() {
+            // The library says what is wrong with counts; places that do not fit are too many
+            // bytes.
+            collective.call.fail(collective.abi().error);
+            return;
+        }
+        if collective.make_dense(&first.kind, datatype) {
+            let place = match collective.call.packed_place(&first, bytes) {
+                Ok(place) => place,
+                Err(code) => return collective.call.fail(code),
+            };
+            *buffer = Address::at(place.address() as *mut c_void);
+            *places = collective.call.keep(starts.words).cast();
+            collective.call.add(Side {
+                landing: None,
+                parts: all,
+                place,
+                direction,
+                form: Form::Packed,
+            });
+        }
     }
 }
 
@@ -130,12 +223,85 @@ impl<N: Count, P: Offset> Parts for BufferW<'_, N, P> {
     unsafe fn replace(
         self,
         collective: &mut Collective,
-        at: &mut impl Address,
+        buffer: &mut impl Address,
         number: usize,
         direction: Direction,
     ) {
-        // SAFETY: the caller's promise.
-        unsafe { collective.pieces(at, self, (number, direction)) }
+        let BufferW {
+            counts,
+            places,
+            types,
+        } = self;
+        if collective.is_in_place(*buffer)
+            || counts.is_null()
+            || places.is_null()
+            || types.is_null()
+        {
+            return;
+        }
+        let (both, comm) = (collective.call.both(), collective.call.comm());
+        let abi = both.1;
+        let (mut all, mut bytes, mut is_there) = (Vec::new(), 0_usize, false);
+        for i in 0..number {
+            // SAFETY: the caller's promise.
+            let (count, place, datatype) = unsafe {
+                (
+                    counts.add(i).read().number(),
+                    places.add(i).read(),
+                    abi.handle_at(*types, i),
+                )
+            };
+            let at = buffer.get().wrapping_byte_offset(place.offset());
+            let part = Elements::on_device(both, at, count, (datatype, comm));
+            is_there |= part.is_some();
+            let len = part.as_ref().map_or(0, Elements::bytes);
+            all.push((part, bytes));
+            bytes += len.next_multiple_of(16);
+        }
+        let Some(near) = all
+            .iter()
+            .find_map(|(part, _)| part.as_ref())
+            .filter(|_| is_there)
+        else {
+            return;
+        };
+        let place = match collective.call.packed_place(near, bytes) {
+            Ok(place) => place,
+            Err(code) => return collective.call.fail(code),
+        };
+        let (mut starts, width) = (Array::<P>::new(), abi.handle_size());
+        let mut handles = vec![0_u64; (number * width).div_ceil(8)];
+        let mut parts = Vec::new();
+        for (i, (part, offset)) in all.into_iter().enumerate() {
+            // SAFETY: the caller's promise.
+            let mut datatype = unsafe { abi.handle_at(*types, i) };
+            let Some(start) = P::of(offset) else {
+                collective.call.fail(abi.error);
+                return;
+            };
+            starts.push(start);
+            if let Some(part) = part {
+                if !collective.make_dense(&part.kind, &mut datatype) {
+                    return;
+                }
+                parts.push((part, offset));
+            }
+            // SAFETY: `handles` has room for each handle `i`.
+            unsafe {
+                let at = handles.as_mut_ptr().byte_add(i * width);
+                abi.set_handle(at.cast(), datatype);
+            }
+        }
+        *buffer = Address::at(place.address() as *mut c_void);
+        *places = collective.call.keep(starts.words).cast();
+        *types = collective.call.keep(handles);
+        collective.call.add(Side {
+            landing: None,
+            parts,
+            place,
+            direction,
+            form: Form::Packed,
+        });
     }
 }
 
@@ -209,37 +375,6 @@ impl Collective {
             Direction::Both
         } else {
             Direction::In
-        }
-    }
-
-    /// `times` parts of `count` elements each, one behind the other.
-    fn uniform<N: Count>(
-        &mut self,
-        buffer: &mut impl Address,
-        Buffer { count, datatype }: Buffer<'_, N>,
-        (times, direction): (usize, Direction),
-    ) {
-        if self.is_in_place(*buffer) {
-            return;
-        }
-        let all = count.number().and_then(|count| count.checked_mul(times));
-        let what = (*datatype, self.call.comm());
-        let Some(elements) = Elements::on_device(self.call.both(), buffer.get(), all, what) else {
-            return;
-        };
-        if self.make_dense(&elements.kind, datatype) {
-            let place = match self.call.place(&elements, elements.bytes(), direction) {
-                Ok(place) => place,
-                Err(code) => return self.call.fail(code),
-            };
-            *buffer = Address::at(place.address() as *mut c_void);
-            self.call.add(Side {
-                landing: None,
-                parts: vec![(elements, 0)],
-                place,
-                direction,
-                form: Form::Packed,
-            });
         }
     }
 
@@ -345,170 +480,6 @@ impl Collective {
             sent.replace(self, send, self.peers, Direction::Out);
             received.replace(self, recv, self.peers, direction);
         }
-    }
-
-    /// Parts of different lengths of one type: arrays of counts and places, in elements.
-    ///
-    /// # Safety
-    ///
-    /// The arrays are as long.
-    unsafe fn parts<N: Count>(
-        &mut self,
-        buffer: &mut impl Address,
-        BufferV {
-            counts,
-            places,
-            datatype,
-        }: BufferV<'_, N>,
-        (number, direction): (usize, Direction),
-    ) {
-        if self.is_in_place(*buffer) || counts.is_null() || places.is_null() {
-            return;
-        }
-        // SAFETY: the caller's promise.
-        let part = |i: usize| unsafe {
-            (
-                counts.add(i).read().number(),
-                N::place(places.add(i).read()),
-            )
-        };
-        let first = (0..number).map(part).find(|(count, _)| *count != Some(0));
-        let Some((Some(first_count), first_place)) = first else {
-            return;
-        };
-        let (both, comm) = (self.call.both(), self.call.comm());
-        let Some(kind) = Kind::of(both.1, *datatype, comm) else {
-            return;
-        };
-        let at = |place: isize| {
-            let offset = kind.extent().wrapping_mul(place);
-            buffer.get().wrapping_byte_offset(offset)
-        };
-        let what = (*datatype, comm);
-        let first = Elements::on_device(both, at(first_place), Some(first_count), what);
-        let Some(first) = first else {
-            return;
-        };
-        let (mut all, mut bytes, mut elements) = (Vec::new(), 0, 0);
-        let mut starts = Array::<N::Place>::new();
-        let mut fill = || {
-            for (count, place) in (0..number).map(part) {
-                let count = count?;
-                starts.push(N::place_of(elements)?);
-                if count > 0 {
-                    let part = first.others(at(place), count)?;
-                    let len = part.bytes();
-                    all.push((part, bytes));
-                    bytes += len;
-                    elements += count;
-                }
-            }
-            Some(())
-        };
-        if fill().is_none() {
-            // The library says what is wrong with counts; places that do not fit are too many
-            // bytes.
-            self.call.fail(self.abi().error);
-            return;
-        }
-        if self.make_dense(&first.kind, datatype) {
-            let place = match self.call.packed_place(&first, bytes) {
-                Ok(place) => place,
-                Err(code) => return self.call.fail(code),
-            };
-            *buffer = Address::at(place.address() as *mut c_void);
-            *places = self.call.keep(starts.words).cast();
-            self.call.add(Side {
-                landing: None,
-                parts: all,
-                place,
-                direction,
-                form: Form::Packed,
-            });
-        }
-    }
-
-    /// Parts of different types, whose places are in bytes.
-    ///
-    /// # Safety
-    ///
-    /// The arrays are as long.
-    unsafe fn pieces<N: Count, P: Offset>(
-        &mut self,
-        buffer: &mut impl Address,
-        BufferW {
-            counts,
-            places,
-            types,
-        }: BufferW<'_, N, P>,
-        (number, direction): (usize, Direction),
-    ) {
-        if self.is_in_place(*buffer) || counts.is_null() || places.is_null() || types.is_null() {
-            return;
-        }
-        let (both, comm) = (self.call.both(), self.call.comm());
-        let abi = both.1;
-        let (mut all, mut bytes, mut is_there) = (Vec::new(), 0_usize, false);
-        for i in 0..number {
-            // SAFETY: the caller's promise.
-            let (count, place, datatype) = unsafe {
-                (
-                    counts.add(i).read().number(),
-                    places.add(i).read(),
-                    abi.handle_at(*types, i),
-                )
-            };
-            let at = buffer.get().wrapping_byte_offset(place.offset());
-            let part = Elements::on_device(both, at, count, (datatype, comm));
-            is_there |= part.is_some();
-            let len = part.as_ref().map_or(0, Elements::bytes);
-            all.push((part, bytes));
-            bytes += len.next_multiple_of(16);
-        }
-        let Some(near) = all
-            .iter()
-            .find_map(|(part, _)| part.as_ref())
-            .filter(|_| is_there)
-        else {
-            return;
-        };
-        let place = match self.call.packed_place(near, bytes) {
-            Ok(place) => place,
-            Err(code) => return self.call.fail(code),
-        };
-        let (mut starts, width) = (Array::<P>::new(), abi.handle_size());
-        let mut handles = vec![0_u64; (number * width).div_ceil(8)];
-        let mut parts = Vec::new();
-        for (i, (part, offset)) in all.into_iter().enumerate() {
-            // SAFETY: the caller's promise.
-            let mut datatype = unsafe { abi.handle_at(*types, i) };
-            let Some(start) = P::of(offset) else {
-                self.call.fail(abi.error);
-                return;
-            };
-            starts.push(start);
-            if let Some(part) = part {
-                if !self.make_dense(&part.kind, &mut datatype) {
-                    return;
-                }
-                parts.push((part, offset));
-            }
-            // SAFETY: `handles` has room for each handle `i`.
-            unsafe {
-                let at = handles.as_mut_ptr().byte_add(i * width);
-                abi.set_handle(at.cast(), datatype);
-            }
-        }
-        *buffer = Address::at(place.address() as *mut c_void);
-        *places = self.call.keep(starts.words).cast();
-        *types = self.call.keep(handles);
-        self.call.add(Side {
-            landing: None,
-            parts,
-            place,
-            direction,
-            form: Form::Packed,
-        });
     }
 
     /// Neighbours that are sent to, those that are received from, and the direction of what is
