@@ -47,7 +47,8 @@ pub fn finish() {}
 pub enum Offer {}
 
 /// How large it is.
-pub type Size = ();
+#[derive(Clone, Copy)]
+pub struct Size;
 
 /// A copy to host memory that has been started.
 #[derive(Debug)]
@@ -95,7 +96,7 @@ pub fn may_be_left() -> bool {
     false
 }
 
-pub fn note_offered((): Size) {}
+pub fn note_offered(_size: Size) {}
 
 pub fn offer_started(_handle: Word, _receiver: usize) -> Option<Offer> {
     None
