@@ -186,11 +186,13 @@ pub struct Durations {
 }
 
 impl Durations {
-    /// A line that ended `now` seconds after the start of the command. The guest suite says how
-    /// long a test took; libtest does not, so there it is the time since the result before it,
-    /// which is less than the test took where others ran beside it.
+    /// A line that ended `now` seconds after the start of the command. Nextest and the guest suite
+    /// say how long a test took; libtest does not, so there it is the time since the result before
+    /// it, which is less than the test took where others ran beside it.
     pub fn line(&mut self, line: &str, now: f64) {
-        if let Some((name, outcome)) = line.split_once(" ... ") {
+        if let Some(found) = nextest(line) {
+            self.all.push(found);
+        } else if let Some((name, outcome)) = line.split_once(" ... ") {
             if is_ok(outcome) {
                 let time = outcome
                     .rsplit_once('(')
@@ -221,6 +223,17 @@ impl Durations {
     pub fn append(&mut self, mut other: Durations) {
         self.all.append(&mut other.all);
     }
+}
+
+/// Seconds and name in nextest's line of a test:
+/// `PASS [   1.003s] (1/4) sample tests::holds`.
+fn nextest(line: &str) -> Option<(f64, String)> {
+    let (word, rest) = line.trim_start().split_once(" [")?;
+    let (seconds, rest) = rest.split_once("s]")?;
+    let name = rest.split_once(") ").map_or(rest, |(_, name)| name);
+    let is_result = matches!(word.trim_end(), "PASS" | "FAIL" | "TIMEOUT" | "LEAK");
+    let seconds = seconds.trim().parse().ok().filter(|_| is_result)?;
+    Some((seconds, name.trim().to_owned()))
 }
 
 /// Points at which the guest suite's fault injection has failed a call.
@@ -378,13 +391,28 @@ mod tests {
             ("test quick ... ok", 30.2),
             ("request::moves ... ok (2.25 s)", 31.0),
             ("request::absent ... skipped: no engine", 31.0),
+            (
+                "        PASS [   2.500s] ( 1/942) sample tests::holds",
+                32.0,
+            ),
+            (
+                "        SLOW [> 60.000s] ( 2/942) sample tests::goes_on",
+                92.0,
+            ),
         ] {
             all.line(line, now);
         }
         let mut whole = Durations::default();
         whole.append(all);
-        let slowest = whole.slowest(2);
+        let slowest = whole.slowest(3);
         let names: Vec<(f64, &str)> = slowest.iter().map(|(s, n)| (*s, n.as_str())).collect();
-        assert_eq!(names, [(3.5, "a::second"), (2.25, "request::moves")]);
+        assert_eq!(
+            names,
+            [
+                (3.5, "a::second"),
+                (2.5, "sample tests::holds"),
+                (2.25, "request::moves")
+            ]
+        );
     }
 }

@@ -642,7 +642,7 @@ fn workspace_tests(packages: &[&str], filter: Option<&str>) -> Command {
     let (run, options) = if has_nextest {
         (
             "nextest run",
-            "--no-fail-fast --no-tests=pass --status-level=fail",
+            "--no-fail-fast --no-tests=pass --status-level=pass",
         )
     } else if packages.contains(&"--test") {
         ("test", "--no-fail-fast --")
