@@ -288,7 +288,7 @@ impl<J: Job> Channel<J> {
         Ok(())
     }
 
-    /// Takes the lock from who acquires the hardware, which takes as long as its driver does.
+    /// Locks `held` after the process that acquires the hardware. The driver may take its time.
     ///
     /// - `EINTR`: the caller is being killed.
     fn wait_for_acquirer(&self) -> Result<MutexGuard<'_, Held>> {
@@ -310,7 +310,7 @@ impl<J: Job> Channel<J> {
         let is_up = self.queue.lock().service == Service::Up;
         let mut held = match self.held.try_lock() {
             Some(held) => held,
-            // Others look at it, as we want to.
+            // Who has it clones the device, or takes the channel out of use.
             None if is_up => self.held.lock(),
             None => self.wait_for_acquirer()?,
         };

@@ -12,7 +12,7 @@ use libcopy::config;
 use libcopy::lock::lock;
 use libcopy::policy::governor::{Decision, Governor, Times, Together};
 
-use crate::library::stats::Function;
+use crate::library::stats::{FUNCTIONS, Function};
 
 /// Whether this process wants a governor.
 pub fn is_wanted() -> bool {
@@ -135,9 +135,10 @@ impl Default for Ahead {
     }
 }
 
-/// Classes that have a place among [`Ahead`] each: so many that all functions have one of their own
-/// at each power.
+/// Classes that have a place among [`Ahead`] each. At each power, all functions have places of
+/// their own: there are no more functions, and 5 and 64 have no common divisor.
 const PLACES: usize = 64;
+const _: () = assert!(FUNCTIONS <= PLACES);
 /// Calls that are decided on in advance.
 pub const AHEAD: u64 = 63;
 

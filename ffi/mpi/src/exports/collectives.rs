@@ -157,28 +157,36 @@ macro_rules! exports {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: argument_type!($count, $kind)),*) -> c_int {
             gpu::with_gpu! {
-            /// What is called where a library that knows device memory is loaded: host memory takes
-            /// the place of what is in device memory.
-            #[cold]
-            #[inline(never)]
-            #[allow(clippy::too_many_arguments, unused_mut)]
-            unsafe extern "C" fn staged($(mut $argument: argument_type!($count, $kind)),*) -> c_int {
-                // SAFETY: the caller's promise.
-                #[allow(unused_unsafe)]
-                unsafe {
-                    gpu::get_on();
-                    let Some(mut collective) = gpu::Collective::$new($comm) else {
-                        return gpu::inside(|| $name($($argument),*));
-                    };
-                    if exports!(@is_forwarded $ours) {
-                        collective.goes_to_library();
+                /// What is called where a CUDA driver is loaded: host memory takes the place of
+                /// device memory.
+                #[cold]
+                #[inline(never)]
+                #[allow(clippy::too_many_arguments, unused_mut)]
+                unsafe extern "C" fn staged($(mut $argument: argument_type!($count, $kind)),*) -> c_int {
+                    // SAFETY: the caller's promise.
+                    #[allow(unused_unsafe)]
+                    unsafe {
+                        gpu::get_on();
+                        let Some(mut collective) = gpu::Collective::$new($comm) else {
+                            return gpu::inside(|| $name($($argument),*));
+                        };
+                        if exports!(@is_forwarded $ours) {
+                            collective.goes_to_library();
+                        }
+                        collective.$device($(replaced!($buffer $of),)* $($root)?);
+                        collective.$end($($request,)? || $name($($argument),*))
                     }
-                    collective.$device($(replaced!($buffer $of),)* $($root)?);
-                    collective.$end($($request,)? || $name($($argument),*))
                 }
             }
-            }
             exports!(@$form $count, $rust [$($argument: $kind),*] $comm [$($request)?] [$($buffer $of),*] [$($root)?] $ours)
+        }
+    };
+    // Host memory takes the place of device memory first, in calls that come from the program.
+    (@if_loaded $($argument:ident),*) => {
+        gpu::with_gpu! {
+            if gpu::is_loaded() && gpu::is_outside() {
+                return staged($($argument),*);
+            }
         }
     };
     (@is_forwarded []) => {
@@ -192,11 +200,7 @@ macro_rules! exports {
     (@blocking $count:ty, $rust:ident [$($argument:ident: $kind:ident),*] $comm:ident [] $buffers:tt $root:tt []) => {
         // SAFETY: the caller's promise.
         unsafe {
-            gpu::with_gpu! {
-                if gpu::is_loaded() && gpu::is_outside() {
-                    return staged($($argument),*);
-                }
-            }
+            exports!(@if_loaded $($argument),*);
             forward::$rust($($argument),*)
         }
     };
@@ -206,11 +210,7 @@ macro_rules! exports {
     (@persistent $count:ty, $rust:ident [$($argument:ident: $kind:ident),*] $comm:ident [$request:ident] $buffers:tt $root:tt []) => {
         // SAFETY: the caller's promise; the library has written a request if it returns 0.
         unsafe {
-            gpu::with_gpu! {
-                if gpu::is_loaded() && gpu::is_outside() {
-                    return staged($($argument),*);
-                }
-            }
+            exports!(@if_loaded $($argument),*);
             let code = forward::$rust($($argument),*);
             if code == 0 {
                 fallback::note_persistent($request);
@@ -230,11 +230,7 @@ macro_rules! exports {
         unsafe extern "C" fn unusual($($argument: argument_type!($count, $kind)),*) -> c_int {
             // SAFETY: the caller's promise.
             unsafe {
-                gpu::with_gpu! {
-                    if gpu::is_loaded() && gpu::is_outside() {
-                        return staged($($argument),*);
-                    }
-                }
+                exports!(@if_loaded $($argument),*);
                 if messages::has_orphans() {
                     return messages::settle_orphans(decide($($argument),*));
                 }
@@ -273,11 +269,7 @@ macro_rules! exports {
      [$function:ident $module:ident $op:ident [$small:ident ($($asked:ident),*)]]) => {
         // SAFETY: the caller's promise.
         unsafe {
-            gpu::with_gpu! {
-                if gpu::is_loaded() && gpu::is_outside() {
-                    return staged($($argument),*);
-                }
-            }
+            exports!(@if_loaded $($argument),*);
             if !$small(Function::$function, $($asked),*) {
                 let about = About::once(Function::$function, root!($($root)?), $comm, $request);
                 if let Some(code) = $module::$op($(value!($buffer $of),)* about) {
@@ -291,11 +283,7 @@ macro_rules! exports {
      [$function:ident $module:ident $op:ident [$small:ident ($($asked:ident),*)]]) => {
         // SAFETY: the caller's promise; the library has written a request if it returns 0.
         unsafe {
-            gpu::with_gpu! {
-                if gpu::is_loaded() && gpu::is_outside() {
-                    return staged($($argument),*);
-                }
-            }
+            exports!(@if_loaded $($argument),*);
             let code = forward::$rust($($argument),*);
             if code == 0 {
                 made($request, $small(Function::$function, $($asked),*), |handle| {

@@ -15,8 +15,6 @@ pub mod remote {
     use crate::messages::truncation::Failed;
     use libcopy::p2p::View;
 
-    pub use crate::rdma::finish;
-
     pub fn is_header(_slot: usize) -> bool {
         false
     }

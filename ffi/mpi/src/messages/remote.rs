@@ -38,8 +38,6 @@ const HEADER: u64 = wire_size(rdma::SLOT) as u64;
 /// The tag that probes do not ask for, of messages that the program does not know.
 const HIDDEN_TAG: c_int = -1;
 
-pub use crate::rdma::finish;
-
 /// Whether a header of this slot is another machine's.
 pub fn is_header(slot: usize) -> bool {
     slot == rdma::SLOT && rdma::is_on()

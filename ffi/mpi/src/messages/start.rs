@@ -30,7 +30,7 @@ use crate::library::tools::Feature;
 use crate::library::{abi, forked, pmpi, progress, stats, tools, world_model};
 use crate::messages::{committed, lengths, remote, requests, waiting};
 use crate::types::fortran_names;
-use crate::{bootstrap, gpu};
+use crate::{bootstrap, gpu, rdma};
 
 /// Variables that have to be the same on all ranks: otherwise some would take part in what others
 /// forward.
@@ -377,7 +377,7 @@ pub fn finish() {
         waiting::progress(world);
         std::thread::yield_now();
     }
-    remote::finish(|| waiting::progress(world));
+    rdma::finish(|| waiting::progress(world));
     world.agreed.depart(|| waiting::progress(world));
     nonblocking::persistent::clear();
     if let Some(registration) = &world.registration {
