@@ -12,7 +12,7 @@
 //! Of a dmaengine channel ([`Service`]; what is in brackets is the function that changes it):
 //!
 //! ```text
-//!                     the first request acquires the hardware [acquire]
+//!              the supervisor acquires it for the first request [acquire]
 //!            +------------------------------------------------------------+
 //!            |                                                            v
 //!        +------+      a descriptor ended badly, or the driver         +------+
@@ -98,7 +98,7 @@ use kernel::ffi::{c_int, c_void};
 use kernel::list::ListArc;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Full, Relaxed, Release};
-use kernel::sync::{new_mutex, Arc, CondVar, Mutex, MutexGuard};
+use kernel::sync::{new_mutex, Arc, CondVar, Mutex};
 use kernel::workqueue::{impl_has_work, new_work, Work, WorkItem};
 use kernel::{c_str, static_lock_class};
 
@@ -135,6 +135,8 @@ pub(crate) struct Channel<J: Job> {
     unordered: Atomic<u32>,
     /// Whether the workqueue is to submit, because a callback must not.
     deferred: Atomic<u32>,
+    /// Whether the supervisor is to acquire the hardware.
+    wanted: Atomic<u32>,
     /// Whether a slot is blocked; what [`Queue::blocked`] says, for callbacks that look without the
     /// lock.
     hindered: Atomic<u32>,
@@ -193,6 +195,7 @@ impl<J: Job> Channel<J> {
                 raw: Atomic::new(core::ptr::null_mut()),
                 unordered: Atomic::new(0),
                 deferred: Atomic::new(0),
+                wanted: Atomic::new(0),
                 hindered: Atomic::new(0),
                 submitted: Atomic::new(0),
                 ended: Atomic::new(0),
@@ -237,24 +240,15 @@ impl<J: Job> Channel<J> {
         self.queue.lock().service == Service::Gone
     }
 
-    /// Gives the channel a request. If it cannot take it, another channel or a CPU will do the
-    /// work.
-    pub(crate) fn submit(this: &Arc<Self>, request: &Arc<J>) {
-        match Self::try_submit(this, request) {
-            Ok(()) => {}
-            Err(error) if error == ENODEV => J::pass_on(request),
-            Err(_) => J::take_over(request),
-        }
-    }
-
     /// Gives the channel a request.
     ///
     /// - `ENODEV`: it does not work any more.
+    /// - `EINTR`: the caller was killed while the hardware was acquired.
     pub(crate) fn try_submit(this: &Arc<Self>, request: &Arc<J>) -> Result {
         let maps = if this.engine.is_thread() {
             None
         } else {
-            let device = this.acquire()?;
+            let device = this.device()?;
             let alignment = this.engine.alignment();
             let source = device.map(request.source())?;
             let destination = device.map(request.destination())?;
@@ -288,40 +282,27 @@ impl<J: Job> Channel<J> {
         Ok(())
     }
 
-    /// Locks `held` after the process that acquires the hardware. The driver may take its time.
-    ///
-    /// - `EINTR`: the caller is being killed.
-    fn wait_for_acquirer(&self) -> Result<MutexGuard<'_, Held>> {
-        loop {
-            if let Some(held) = self.held.try_lock() {
-                return Ok(held);
-            }
-            if shim::fatal_signal_pending() {
-                return Err(EINTR);
-            }
-            shim::nap(1);
+    /// The device, after making sure that the hardware is ours and up: the supervisor acquires it.
+    fn device(&self) -> Result<Arc<DmaDevice>> {
+        if let Some(device) = self.queue.lock().device() {
+            return Ok(device);
         }
+        self.wanted.store(1, Release);
+        supervisor::wait_for(|| self.queue.lock().service != Service::Idle)?;
+        self.queue.lock().device().ok_or(ENODEV)
     }
 
-    /// The device, after making sure that the hardware is ours and up.
-    ///
-    /// - `EINTR`: the caller was killed while somebody else acquired it.
-    fn acquire(&self) -> Result<Arc<DmaDevice>> {
-        let is_up = self.queue.lock().service == Service::Up;
-        let mut held = match self.held.try_lock() {
-            Some(held) => held,
-            // Who has it clones the device, or takes the channel out of use.
-            None if is_up => self.held.lock(),
-            None => self.wait_for_acquirer()?,
-        };
-        let service = self.queue.lock().service;
-        match service {
-            Service::Idle => {}
-            Service::Up => return held.device().cloned().ok_or(ENODEV),
-            _ => return Err(ENODEV),
+    /// Acquires the hardware of a channel that is `Idle`. Only the supervisor does.
+    fn acquire(&self) -> Result {
+        let mut held = self.held.lock();
+        if self.queue.lock().service != Service::Idle {
+            return Ok(());
         }
-        supervisor::start()?;
-        let hardware = self.request_hardware()?;
+        let Ok(hardware) = self.request_hardware() else {
+            // Others have it, or its driver is gone.
+            self.offered(false);
+            return Err(ENODEV);
+        };
         let device = self.engine.device_of(&hardware)?;
         held.set_device(device.clone());
         self.bring_up(&mut held, hardware);
@@ -330,9 +311,8 @@ impl<J: Job> Channel<J> {
         if device.device().watch().is_err() || leaving::may_have(device.device()) {
             self.stop();
             self.engine.leave_device(&device);
-            return Err(ENODEV);
         }
-        Ok(device)
+        Ok(())
     }
 
     fn request_hardware(&self) -> Result<Hardware> {
@@ -344,7 +324,9 @@ impl<J: Job> Channel<J> {
             .store(u32::from(hardware.unordered()), Relaxed);
         self.raw.store(hardware.as_ptr(), Release);
         held.hold(hardware);
-        self.queue.lock().service = Service::Up;
+        let device = held.device().cloned();
+        let before = self.queue.lock().enter(Service::Up, device);
+        drop(before);
     }
 
     /// Submits fragments until the channel has enough to do. Called by submitters and by callbacks;
@@ -637,9 +619,10 @@ impl<J: Job> Channel<J> {
         supervisor::wake();
     }
 
-    /// Called from time to time by the supervisor: gives up what takes too long, repairs what
-    /// failed. Returns whether the channel needs watching.
+    /// Called from time to time by the supervisor: acquires what somebody needs, gives up what
+    /// takes too long, repairs what failed. Returns whether the channel needs watching.
     pub(crate) fn attend(&self) -> bool {
+        let wanted = self.wanted.xchg(0, Full) != 0;
         let (service, busy) = {
             let queue = self.queue.lock();
             (queue.service, queue.busy)
@@ -662,6 +645,11 @@ impl<J: Job> Channel<J> {
                 self.prove();
                 true
             }
+            Service::Idle if wanted => {
+                // Who wants it looks at the state when the round is over.
+                let _ = self.acquire();
+                true
+            }
             Service::Idle | Service::Gone => false,
         }
     }
@@ -669,13 +657,14 @@ impl<J: Job> Channel<J> {
     /// Stops the hardware, leaves what is missing to CPUs, and lets all requests go.
     fn recover(&self, gone: bool) {
         let mut held = self.held.lock();
-        {
+        let device = {
             let mut queue = self.queue.lock();
             if queue.service == Service::Gone || (!gone && queue.service == Service::Idle) {
                 return;
             }
-            queue.service = if gone { Service::Gone } else { Service::Down };
-        }
+            queue.enter(if gone { Service::Gone } else { Service::Down }, None)
+        };
+        drop(device);
         while self.queue.lock().submitters != 0 {
             shim::nap(1);
         }
@@ -802,6 +791,11 @@ impl<J: Job> Channel<J> {
             (Service::Gone, true) => queue.service = Service::Idle,
             _ => {}
         }
+    }
+
+    /// Whether the channel works.
+    pub(crate) fn is_up(&self) -> bool {
+        self.queue.lock().service == Service::Up
     }
 
     /// Whether the channel works or might work.

@@ -3,14 +3,16 @@
 //! The list of all engines, which of them works on a request, and what becomes of them.
 //!
 //! The free channels of dmaengine are listed without being acquired; a channel is acquired when the
-//! first request needs it, and given back when the module or the device goes. The functions of one
-//! PCI slot are one engine. With the parameter `engine=kthread` there is one engine per NUMA node
-//! that is a kernel thread.
+//! first request needs it, and given back when the module or the device goes. The supervisor does
+//! both ([`supervisor`]). The functions of one PCI slot are one engine. With the parameter
+//! `engine=kthread` there is one engine per NUMA node that is a kernel thread.
 //!
 //! # Lock order of engines, channels and requests
 //!
-//! 1. `ENGINES`, the list of engines and their channels: nothing is waited for under it
-//! 2. `Channel::held`, one at a time
+//! 1. `ENGINES`, the list of engines and their channels: nothing is waited for under it, and no
+//!    driver or function of dmaengine is called
+//! 2. `Channel::held`, one at a time, by the supervisor, by notifiers and when the module goes:
+//!    drivers are called under it
 //! 3. `Engine::devices`
 //! 4. `DmaDevice::maps`
 //! 5. `LEAVING` (leaving.rs), the slots of slots.rs, dmaengine's own list of devices: nothing of
@@ -29,6 +31,7 @@ use crate::engine::dmaengine::{Hardware, Info, Watching};
 use crate::engine::facts::Engine;
 use crate::engine::leaving;
 use crate::engine::supervisor;
+use crate::requests::job::Job;
 use crate::requests::request::Request;
 use crate::uapi::{self, ENGINE_DMA, ENGINE_KTHREAD};
 use kernel::bindings;
@@ -71,8 +74,10 @@ fn name<const N: usize>(text: &[u8]) -> [u8; N] {
     name
 }
 
-/// How often the supervisor has tried to make the list what [`choice`] says.
-static ATTEMPTS: Atomic<u64> = Atomic::new(0);
+/// How many times somebody asked for a look at what channels there are, and how many of those the
+/// supervisor has answered.
+static LOOKS: Atomic<u64> = Atomic::new(0);
+static LOOKED: Atomic<u64> = Atomic::new(0);
 
 /// Not 0 while the machine is about to sleep, or asleep.
 static SLEEPING: Atomic<u32> = Atomic::new(0);
@@ -96,28 +101,11 @@ fn is_applied() -> bool {
 /// - `EINTR`: the caller is killed.
 fn update(look: bool) -> Result {
     if !is_applied() {
-        wait_until_applied()?;
+        supervisor::wait_for(is_applied)?;
     }
     if look && choice() == EngineChoice::Auto {
-        return ENGINES.lock().find_channels();
-    }
-    Ok(())
-}
-
-/// Channels take long to stop, so that the supervisor stops them; who waits for that can be killed.
-fn wait_until_applied() -> Result {
-    supervisor::start()?;
-    // An attempt may have begun before the parameter was changed.
-    let last = ATTEMPTS.load(Acquire) + 2;
-    while !is_applied() {
-        if ATTEMPTS.load(Acquire) >= last {
-            return Err(ENOMEM);
-        }
-        if shim::fatal_signal_pending() {
-            return Err(EINTR);
-        }
-        supervisor::wake();
-        shim::nap(1);
+        let ours = LOOKS.fetch_add(1, Full) + 1;
+        supervisor::wait_for(|| LOOKED.load(Acquire) >= ours)?;
     }
     Ok(())
 }
@@ -132,7 +120,7 @@ fn apply(choice: EngineChoice) -> Result {
         }
     }
     match choice {
-        EngineChoice::Auto => ENGINES.lock().find_channels()?,
+        EngineChoice::Auto => find_channels()?,
         EngineChoice::Kthread => start_threads()?,
         EngineChoice::Off => {}
     }
@@ -149,25 +137,39 @@ fn start_threads() -> Result {
     Ok(())
 }
 
+/// Lists the channels that dmaengine offers. Only the supervisor does: it waits for dmaengine's
+/// mutex, under which drivers give channels away.
+fn find_channels() -> Result {
+    let asked = LOOKS.load(Acquire);
+    let found = free_channels()?;
+    ENGINES.lock().merge(&found)?;
+    LOOKED.store(asked, Release);
+    Ok(())
+}
+
+/// The channels that dmaengine offers. None is acquired, since none is accepted.
+fn free_channels() -> Result<KVVec<Info>> {
+    let mut room = FEW_CHANNELS;
+    loop {
+        let mut found = KVVec::with_capacity(room, GFP_KERNEL)?;
+        let mut offered = 0;
+        let none = Hardware::request(|info| {
+            offered += 1;
+            let _ = found.push_within_capacity(*info);
+            false
+        });
+        drop(none);
+        if offered <= room || room == MAX_CHANNELS {
+            return Ok(found);
+        }
+        room = usize::min(offered, MAX_CHANNELS);
+    }
+}
+
 impl Engines {
-    fn find_channels(&mut self) -> Result {
-        let mut room = FEW_CHANNELS;
-        let found = loop {
-            let mut found = KVVec::with_capacity(room, GFP_KERNEL)?;
-            let mut offered = 0;
-            // Nothing is accepted, so that nothing is acquired; all free channels are offered.
-            let none = Hardware::request(|info| {
-                offered += 1;
-                let _ = found.push_within_capacity(*info);
-                false
-            });
-            drop(none);
-            if offered <= room || room == MAX_CHANNELS {
-                break found;
-            }
-            room = usize::min(offered, MAX_CHANNELS);
-        };
-        for info in &found {
+    /// Adds the engines and channels of `found`; channels that are not in it are not offered.
+    fn merge(&mut self, found: &[Info]) -> Result {
+        for info in found {
             let known = self.list.iter().position(|entry| entry.engine.has(info));
             let index = match known {
                 Some(index) => index,
@@ -305,16 +307,30 @@ pub(crate) fn choose(member: &Member) -> Result<(u32, Arc<Channel<Request>>)> {
     Ok((index as u32, chosen))
 }
 
-/// Gives a channel a request. Who cannot have it copied by an engine has it copied by a CPU.
+/// Gives a channel a request, or another one if it does not work any more. Who cannot have it
+/// copied by an engine has it copied by a CPU.
 pub(crate) fn submit(channel: &Arc<Channel<Request>>, request: &Arc<Request>) {
-    Channel::submit(channel, request);
+    let given = match Channel::try_submit(channel, request) {
+        Err(error) if error == ENODEV => submit_elsewhere(request, Channel::usable),
+        given => given,
+    };
+    if given.is_err() {
+        Request::take_over(request);
+    }
 }
 
-/// Gives a request whose channel does not work any more to another one of the same engine, or of
-/// its node. May sleep, and is called without locks.
+/// Gives a request whose channel does not work any more to another one that does. May sleep, and is
+/// called without locks by the workqueue, which does not wait until one is acquired.
 ///
 /// - `ENODEV`: there is none.
 pub(crate) fn pass_on(request: &Arc<Request>) -> Result {
+    submit_elsewhere(request, Channel::is_up)
+}
+
+/// Gives a request to a channel that fits, of the same engine or of its node.
+///
+/// - `ENODEV`: there is none.
+fn submit_elsewhere(request: &Arc<Request>, fits: fn(&Channel<Request>) -> bool) -> Result {
     let found = {
         let engines = ENGINES.lock();
         let first = request.engine() as usize;
@@ -326,7 +342,7 @@ pub(crate) fn pass_on(request: &Arc<Request>) -> Result {
             if engine.node != node {
                 return None;
             }
-            let fit = || channels.iter().filter(|channel| channel.usable());
+            let fit = || channels.iter().filter(|channel| fits(channel));
             let turn = engine.next.fetch_add(1, Relaxed) as usize;
             let channel = fit().nth(turn.checked_rem(fit().count())?)?;
             Some((index, channel.clone()))
@@ -362,10 +378,12 @@ fn hardware_engines() -> impl Iterator<Item = (usize, Arc<Engine>)> {
 /// whether a channel needs watching.
 fn attend() -> bool {
     let wanted = choice();
+    // What fails here is not done when the round is over, which those who wait for it see.
     if ENGINES.lock().applied != Some(wanted) {
-        // Who waits for it is told by the count.
         let _ = apply(wanted);
-        ATTEMPTS.fetch_add(1, Full);
+    }
+    if wanted == EngineChoice::Auto && LOOKED.load(Relaxed) != LOOKS.load(Relaxed) {
+        let _ = find_channels();
     }
     let mut busy = false;
     for (index, _) in hardware_engines() {

@@ -10,6 +10,7 @@
 //! [`Queue::next_retired`].
 
 use crate::base::stats::{Counter, TOTAL};
+use crate::engine::dma_device::DmaDevice;
 use crate::engine::dma_map::DmaMap;
 use crate::requests::fragments::Worker;
 use crate::requests::job::Job;
@@ -114,6 +115,8 @@ pub(crate) enum Next<J: Job> {
 /// The requests of a channel.
 pub(crate) struct Queue<J: Job> {
     pub(crate) service: Service,
+    /// The device that requests are mapped for while the channel is up.
+    device: Option<Arc<DmaDevice>>,
     /// Threads that are inside the driver to submit.
     pub(crate) submitters: u32,
     /// Entries with fragments to claim; the first one is next.
@@ -135,6 +138,7 @@ impl<J: Job> Queue<J> {
     pub(crate) fn new() -> Self {
         Self {
             service: Service::Idle,
+            device: None,
             submitters: 0,
             ready: List::new(),
             draining: List::new(),
@@ -142,6 +146,26 @@ impl<J: Job> Queue<J> {
             news: false,
             busy: 0,
             blocked: 0,
+        }
+    }
+
+    /// Changes to a state, with the device if it is [`Service::Up`]. Returns the device of before,
+    /// to be dropped without the lock.
+    #[must_use]
+    pub(crate) fn enter(
+        &mut self,
+        service: Service,
+        device: Option<Arc<DmaDevice>>,
+    ) -> Option<Arc<DmaDevice>> {
+        self.service = service;
+        core::mem::replace(&mut self.device, device)
+    }
+
+    /// The device, if the channel is up.
+    pub(crate) fn device(&self) -> Option<Arc<DmaDevice>> {
+        match self.service {
+            Service::Up => self.device.clone(),
+            _ => None,
         }
     }
 

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! [`Supervisor`]: the thread that looks after channels, and how it is called.
+//! [`Supervisor`]: the thread that looks after channels, and how it is called and waited for.
+//!
+//! It alone lists the channels of dmaengine, acquires them and takes them out of service: all of
+//! that runs code of drivers, or waits for dmaengine's mutex while a driver's code runs, and no
+//! signal ends either. Whoever needs one of these asks for it and waits ([`wait_for`]), and can be
+//! killed meanwhile.
 
 use crate::abstractions::irqlock::{self, IrqLock};
 use crate::abstractions::shim;
@@ -18,6 +23,8 @@ const DOZE_AFTER: i64 = 2_000;
 struct Calls {
     called: bool,
     stop: bool,
+    /// How often every channel was looked after.
+    rounds: u64,
 }
 
 /// Watches over the channels.
@@ -29,6 +36,9 @@ struct Supervisor {
     calls: IrqLock<Calls>,
     #[pin]
     changed: CondVar,
+    /// Notified when a round ends.
+    #[pin]
+    attended: CondVar,
     /// Whether it sleeps until it is called.
     dozing: Atomic<u32>,
     #[pin]
@@ -86,6 +96,8 @@ impl Supervisor {
             } else if idle != i64::MAX {
                 idle += tick;
             }
+            this.calls.lock().rounds += 1;
+            this.attended.notify_all();
         }
     }
 }
@@ -108,17 +120,52 @@ pub(crate) fn wake_if_dozing() {
     }
 }
 
-/// Starts the supervisor's thread if it does not run yet.
-pub(crate) fn start() -> Result {
-    // SAFETY: As above; the caller runs on behalf of an open file.
+/// Calls the supervisor, and waits until what it does makes `done` true. `done` may sleep.
+///
+/// - `ENOMEM`: it is not true after a whole round.
+/// - `EINTR`: the caller is being killed.
+pub(crate) fn wait_for(done: impl Fn() -> bool) -> Result {
+    // SAFETY: As above; the caller runs on behalf of an open file, or as a notifier.
     let supervisor = unsafe { SUPERVISOR.load(Relaxed).as_ref() }.ok_or(ENODEV)?;
-    let mut thread = supervisor.thread.lock();
-    if thread.is_none() {
-        let data: *mut c_void = core::ptr::from_ref(supervisor).cast_mut().cast();
-        // SAFETY: The thread is stopped when the guard is dropped, before the supervisor goes.
-        *thread = Some(unsafe { Thread::run(Supervisor::body, data, -1, c"libcopy/supervisor") }?);
+    supervisor.start()?;
+    // A round may have begun before the caller asked for what it waits for.
+    let last = supervisor.calls.lock().rounds + 2;
+    // Bounded by two rounds.
+    while !done() {
+        let mut calls = supervisor.calls.lock();
+        let seen = calls.rounds;
+        if seen >= last {
+            return Err(ENOMEM);
+        }
+        calls.called = true;
+        supervisor.changed.notify_all();
+        let mut signal = false;
+        while calls.rounds == seen && !signal {
+            signal = supervisor.attended.wait_interruptible(&mut calls);
+        }
+        drop(calls);
+        if signal {
+            if shim::fatal_signal_pending() {
+                return Err(EINTR);
+            }
+            // A signal that does not kill would end every wait at once.
+            shim::nap(1);
+        }
     }
     Ok(())
+}
+
+impl Supervisor {
+    /// Starts the thread if it does not run yet.
+    fn start(&self) -> Result {
+        let mut thread = self.thread.lock();
+        if thread.is_none() {
+            let data: *mut c_void = core::ptr::from_ref(self).cast_mut().cast();
+            // SAFETY: The thread is stopped when the guard is dropped, before the supervisor goes.
+            *thread = Some(unsafe { Thread::run(Self::body, data, -1, c"libcopy/supervisor") }?);
+        }
+        Ok(())
+    }
 }
 
 /// The supervisor; dropping it stops its thread.
@@ -133,11 +180,13 @@ pub(crate) fn init(attend: fn() -> bool) -> Result<Guard> {
                 Calls {
                     called: false,
                     stop: false,
+                    rounds: 0,
                 },
                 c_str!("libcopy::Supervisor::calls"),
                 static_lock_class!(),
             ),
             changed <- CondVar::new(c_str!("libcopy::Supervisor::changed"), static_lock_class!()),
+            attended <- CondVar::new(c_str!("libcopy::Supervisor::attended"), static_lock_class!()),
             dozing: Atomic::new(0),
             thread <- new_mutex!(None),
         }),
