@@ -70,6 +70,9 @@
 // The handle belongs to the process that this one was forked from: a child makes its own.
 #define LIBCOPY_EFORKED (-14)
 
+// There is no room in memory for what an argument, a type or a peer asks for.
+#define LIBCOPY_ENOMEM (-15)
+
 // Bytes of the key of a team.
 #define LIBCOPY_KEY_LENGTH 16
 

@@ -5,6 +5,7 @@
 use libcopy::{Error, datatype};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
+use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Everything went well.
@@ -37,6 +38,8 @@ pub const LIBCOPY_ETRUNCATE: c_int = -12;
 pub const LIBCOPY_EGPU: c_int = -13;
 /// The handle belongs to the process that this one was forked from: a child makes its own.
 pub const LIBCOPY_EFORKED: c_int = -14;
+/// There is no room in memory for what an argument, a type or a peer asks for.
+pub const LIBCOPY_ENOMEM: c_int = -15;
 
 thread_local! {
     static DETAIL: RefCell<CString> = RefCell::default();
@@ -50,10 +53,13 @@ pub(crate) type Result<T = (), E = Failure> = std::result::Result<T, E>;
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let code = match &error {
-            Error::Datatype(datatype::Error::NoRoom(_)) => LIBCOPY_ESYSTEM,
+            Error::Datatype(datatype::Error::NoRoom(_)) => LIBCOPY_ENOMEM,
             Error::Argument { .. } | Error::Datatype(_) => LIBCOPY_EINVAL,
             Error::Device { .. } | Error::AbiVersion { .. } | Error::Ioctl { .. } => {
                 LIBCOPY_EDEVICE
+            }
+            Error::System { source, .. } if source.kind() == ErrorKind::OutOfMemory => {
+                LIBCOPY_ENOMEM
             }
             Error::System { .. } | Error::Message { .. } | Error::Join { .. } => LIBCOPY_ESYSTEM,
             Error::Environment { .. } | Error::Profile { .. } => LIBCOPY_ECONFIG,
@@ -86,7 +92,7 @@ impl From<libcopy_gpu::Error> for Failure {
             | Gpu::Range { .. }
             | Gpu::NotReached { .. }
             | Gpu::TooManyPieces => LIBCOPY_EINVAL,
-            Gpu::NoRoom(_) => LIBCOPY_ESYSTEM,
+            Gpu::NoRoom(_) => LIBCOPY_ENOMEM,
             _ => LIBCOPY_EGPU,
         };
         Failure(code, error.to_string())
@@ -138,6 +144,7 @@ pub extern "C" fn libcopy_strerror(code: c_int) -> *const c_char {
         LIBCOPY_ETRUNCATE => c"a message is too long",
         LIBCOPY_EGPU => c"the CUDA driver cannot be used",
         LIBCOPY_EFORKED => c"the handle belongs to the parent of this process",
+        LIBCOPY_ENOMEM => c"no room in memory",
         _ => c"unknown error code",
     };
     text.as_ptr()
@@ -168,5 +175,21 @@ mod tests {
         let cause = std::io::Error::from(std::io::ErrorKind::NotFound);
         let expected = format!("opening a file: {cause}");
         assert_eq!(detail.to_str(), Ok(expected.as_str()));
+    }
+
+    #[test]
+    fn no_room_has_a_code_of_its_own() {
+        let none = datatype::room::NoRoom { bytes: 1 << 60 };
+        let refused = Error::System {
+            what: "mapping memory".to_owned(),
+            source: ErrorKind::OutOfMemory.into(),
+        };
+        let gpu = libcopy_gpu::Error::NoRoom(none);
+        let codes = [
+            Failure::from(datatype::Error::NoRoom(none)),
+            Failure::from(refused),
+            Failure::from(gpu),
+        ];
+        assert!(codes.iter().all(|failure| failure.0 == LIBCOPY_ENOMEM));
     }
 }

@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use libcopy::datatype::canonical::Node;
-use libcopy::datatype::{Class, Contents, Datatype, Distribution, Element, Layout, Named, Order};
+use libcopy::datatype::{
+    Class, Contents, Datatype, Distribution, Element, Layout, Named, Order, room,
+};
 use libcopy::lock::lock;
 use libcopy::lru::LruMap;
 use libcopy::p2p::DescribedLayout;
@@ -475,12 +477,13 @@ fn translate(abi: &Abi, datatype: Word, depth: usize, reading: &mut Reading) -> 
         return Some((reading.bounded(Datatype::named(named?), &facts)?, grain));
     }
     let length = |count: i64| usize::try_from(count).ok();
-    let mut integers = vec![0 as c_int; length(envelope.integers)?];
-    let mut addresses = vec![0isize; length(envelope.addresses)?];
-    let mut large = vec![0i64; length(envelope.large)?];
+    let mut integers = room::filled(0 as c_int, length(envelope.integers)?).ok()?;
+    let mut addresses = room::filled(0isize, length(envelope.addresses)?).ok()?;
+    let mut large = room::filled(0i64, length(envelope.large)?).ok()?;
     let n = length(envelope.types)?;
     // Room for handles of either kind.
-    let mut types: Vec<Word> = vec![0; n];
+    let mut types: Vec<Word> = room::filled(0, n).ok()?;
+    let mut children = room::list(n).ok()?;
     let types_at: *mut c_void = types.as_mut_ptr().cast();
     let arrays = (
         integers.as_mut_ptr(),
@@ -496,7 +499,6 @@ fn translate(abi: &Abi, datatype: Word, depth: usize, reading: &mut Reading) -> 
     // The members of a structure are often of few types: each is asked for once. All handles were
     // written before any of them is freed, so equal ones are one type.
     let mut known: HashMap<Word, (Option<Translated>, bool)> = HashMap::new();
-    let mut children = Vec::with_capacity(n);
     for i in 0..n {
         // SAFETY: the library wrote `n` handles.
         let mut child = unsafe { abi.handle_at(types_at, i) };
