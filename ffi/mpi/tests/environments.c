@@ -19,6 +19,7 @@
 #include <linux/seccomp.h>
 #include <mpi.h>
 #include <sched.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -162,8 +163,9 @@ static int restrict_this(const char *kind)
 		if (unshare(CLONE_NEWPID))
 			return -1;
 		pid_t child = fork();
+		/* Launchers that end a job do not know it. */
 		if (child == 0)
-			return 0;
+			return prctl(PR_SET_PDEATHSIG, SIGKILL);
 		waitpid(child, &status, 0);
 		_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
 	}
