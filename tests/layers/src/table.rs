@@ -263,6 +263,10 @@ pub const TABLE: &[Layers] = &[
             < bench/command
             < bench
             < cli/commit
+            < cli/mpi/program cli/mpi/report
+            < cli/mpi/launcher
+            < cli/mpi/library
+            < cli/mpi/run
             < cli/datatype cli/gpu cli/info cli/mpi cli/rdma cli/run
             < cli/tune
             < cli",

@@ -33,7 +33,7 @@ enum Command {
         #[command(subcommand)]
         command: gpu::Gpu,
     },
-    /// Look at what libcopy_mpi.so did
+    /// Start MPI programs with libcopy_mpi.so, look at what it did
     Mpi {
         #[command(subcommand)]
         command: mpi::Mpi,
@@ -86,7 +86,7 @@ pub fn main() -> ExitCode {
         Command::Tune(args) => tune::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Type { command } => datatype::run(&command).map(|()| ExitCode::SUCCESS),
         Command::Gpu { command } => gpu::run(&command),
-        Command::Mpi { command } => mpi::run(&command).map(|()| ExitCode::SUCCESS),
+        Command::Mpi { command } => mpi::run(&command),
         Command::Rdma { command } => rdma::run(&command).map(|()| ExitCode::SUCCESS),
         Command::Bench { bench } => bench::run(&bench).map(|()| ExitCode::SUCCESS),
     };
