@@ -36,6 +36,8 @@ mod trials;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod traces;
 
 pub use alone::{Alone, Next};
 pub use paced::{NextMessages, Paced};
