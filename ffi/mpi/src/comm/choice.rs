@@ -52,7 +52,7 @@ enum Truncated {
     Unset,
 }
 
-const OPEN_MPI_4: Choice = Choice {
+pub(super) const OPEN_MPI_4: Choice = Choice {
     least: 4000,
     packed: 4000,
     toll: 15,
@@ -63,12 +63,12 @@ const OPEN_MPI_4: Choice = Choice {
     truncated: Truncated::Total,
 };
 
-const OPEN_MPI_5: Choice = Choice {
+pub(super) const OPEN_MPI_5: Choice = Choice {
     tiny: (16, 12 << 10),
     ..OPEN_MPI_4
 };
 
-const MPICH_4: Choice = Choice {
+pub(super) const MPICH_4: Choice = Choice {
     least: 12 << 10,
     packed: 8000,
     toll: 60,
@@ -79,7 +79,7 @@ const MPICH_4: Choice = Choice {
     truncated: Truncated::Unset,
 };
 
-const MPICH_5: Choice = Choice {
+pub(super) const MPICH_5: Choice = Choice {
     least: 8000,
     toll: 90,
     long_piece: 1024,
@@ -136,12 +136,12 @@ impl Choice {
     }
 
     /// Whether the library moves `bytes` of a type in `pieces` pieces as fast as we do together.
-    pub fn is_fast(&self, known: &Known, bytes: u64, pieces: u64) -> bool {
+    pub fn is_fast(&self, is_regular: bool, bytes: u64, pieces: u64) -> bool {
         if active::least().is_some() {
             return false;
         }
         let each = bytes / pieces.max(1);
-        let is_tiny = each < self.tiny.0 && bytes < self.tiny.1 && known.is_regular;
+        let is_tiny = each < self.tiny.0 && bytes < self.tiny.1 && is_regular;
         bytes < self.short && each >= self.long_piece
             || is_tiny
             || (2..=self.few_pieces.0).contains(&pieces) && each >= self.few_pieces.1
@@ -165,7 +165,7 @@ impl Choice {
 
     /// Bytes below which messages are packed; from `LIBCOPY_MPI_MIN` bytes on everything is
     /// intercepted, for tests.
-    fn below(&self) -> u64 {
+    pub(super) fn below(&self) -> u64 {
         let asked = protocol::packed().or_else(active::least);
         asked.map_or(self.packed, |asked| asked.min(self.packed))
     }

@@ -14,3 +14,6 @@ pub mod peers;
 pub mod processes;
 pub mod reach;
 pub mod teams;
+
+#[cfg(test)]
+mod traces;

@@ -227,8 +227,6 @@ fn pays(
     to: *mut u8,
     (what, comm): (Elements, Word),
 ) -> Option<u64> {
-    /// Messages are packed for this many times as long as it takes to find that out.
-    const RARELY: u64 = 100;
     /// What a library may want beyond the bytes.
     const MORE: u64 = 256;
     /// How often elements are packed.
@@ -262,11 +260,25 @@ fn pays(
         times.collect::<Option<Vec<_>>>()?.into_iter().min()
     };
     let (ours, theirs, call) = (shortest(&ours)?, shortest(&theirs)?, shortest(&call)?);
+    again(
+        SAMPLES as u64,
+        u64::from(ROUNDS),
+        (ours, theirs, call),
+        toll,
+    )
+}
+
+/// The same by what `rounds` of each took, the shortest of so many `samples`: packing here, in the
+/// library, and calling it.
+fn again(samples: u64, rounds: u64, times: (u64, u64, u64), toll: u64) -> Option<u64> {
+    /// Messages are packed for this many times as long as it takes to find that out.
+    const RARELY: u64 = 100;
+    let (ours, theirs, call) = times;
     // Without what another rank did on this processor meanwhile.
-    let took = SAMPLES as u64 * (ours + theirs + call);
+    let took = samples * (ours + theirs + call);
     let theirs = theirs.saturating_sub(call);
-    let again = RARELY * took / (ours / u64::from(ROUNDS)).max(1);
-    (2 * theirs > 2 * ours + u64::from(ROUNDS) * toll).then_some(again.max(1))
+    let again = RARELY * took / (ours / rounds).max(1);
+    (2 * theirs > 2 * ours + rounds * toll).then_some(again.max(1))
 }
 
 /// Bytes in place of a message's elements.
@@ -487,5 +499,30 @@ impl Peers {
     /// Whether messages may come from no other machine.
     fn are_all_here(&self) -> bool {
         matches!(self, Peers::Known { all: true, .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::again;
+
+    /// Trials, replayed: what four rounds took here, in the library, and of calling it, and what
+    /// packing has to gain; after how many messages the next trial comes, if packing pays.
+    #[test]
+    fn recorded_trials_of_packing_lead_to_the_recorded_decisions() {
+        let cases = [
+            ((400, 2000, 100, 80), Some(7500)),
+            ((400, 661, 100, 80), Some(3483)),
+            ((400, 660, 100, 80), None),
+            ((400, 450, 100, 0), None),
+            ((400, 501, 100, 0), Some(3003)),
+            ((3, 900, 1000, 20), None),
+            ((0, 1000, 0, 20), Some(300_000)),
+            ((100_000, 1 << 40, 7, 1000), Some(13_194_140_733)),
+        ];
+        for ((ours, theirs, call, toll), expected) in cases {
+            let found = again(3, 4, (ours, theirs, call), toll);
+            assert_eq!(found, expected, "{ours} {theirs} {call} {toll}");
+        }
     }
 }

@@ -82,7 +82,7 @@ fn is_passed(world: &World, known: &Known, bytes: u64, count: usize) -> bool {
         _ if known.dense => false,
         // One piece is dense, wherever it is.
         0 | 1 => bytes < world.least[0],
-        pieces => world.choice.is_fast(known, bytes, pieces),
+        pieces => world.choice.is_fast(known.is_regular, bytes, pieces),
     }
 }
 

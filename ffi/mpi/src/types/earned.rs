@@ -140,6 +140,35 @@ impl Worth {
         spared
     }
 
+    /// Counts a further use, of so many bytes; how many more are spared a closer look, or `None` if
+    /// the layout is earned. `parts` asks for what the layout is made of, and `theirs` for the time
+    /// in which the MPI library packs the elements, each if it matters.
+    fn count(
+        &mut self,
+        prices: &Prices,
+        bytes: u64,
+        parts: impl FnOnce() -> Option<u64>,
+        theirs: impl FnOnce() -> Option<u64>,
+    ) -> Option<u64> {
+        let gain = prices.gain(bytes);
+        self.nanoseconds += self.of(gain);
+        let mut needed = prices.layout();
+        if self.nanoseconds >= needed {
+            needed = prices.layout_of(parts()?);
+            if self.nanoseconds >= needed && !self.measured {
+                self.measured = true;
+                if let Some(theirs) = theirs() {
+                    self.less = prices.less(bytes, theirs).min(Self::MOST_LESS);
+                    self.nanoseconds >>= self.less;
+                }
+            }
+            if self.nanoseconds >= needed {
+                return None;
+            }
+        }
+        Some(self.spare(gain, needed))
+    }
+
     /// As an entry has it, with the number of uses that are spared.
     fn word(self, spared: u64) -> u64 {
         // Neither never nor once.
@@ -168,30 +197,29 @@ fn again(abi: &Abi, what: Use, entry: &Entry, word: u64) -> bool {
         },
         word => Worth::read(word),
     };
-    worth.nanoseconds += worth.of(prices.gain(bytes));
-    let mut needed = prices.layout();
-    if worth.nanoseconds >= needed {
-        needed = match appraise(abi, prices, what, bytes, &mut worth) {
-            Some(more) => more,
-            None => {
-                entry.set(EARNED);
-                return true;
-            }
-        };
+    let mut parts = None;
+    let ask = || {
+        parts = parts_of(what.datatype);
+        parts
+    };
+    let spared = worth.count(prices, bytes, ask, || packed_by_library(what, bytes));
+    if let Some(spared) = spared {
+        entry.set(worth.word(spared));
+        FORWARDED.fetch_add(1 + spared, Ordering::Relaxed);
+        return false;
     }
-    let spared = worth.spare(prices.gain(bytes), needed);
-    entry.set(worth.word(spared));
-    FORWARDED.fetch_add(1 + spared, Ordering::Relaxed);
-    false
+    if let Some(parts) = parts {
+        make(abi, prices, what, parts);
+    }
+    entry.set(EARNED);
+    true
 }
 
-/// What the uses of this type have to be worth; `None` if they are, and its layout is made, from
-/// which is learnt what that costs.
-#[cold]
-fn appraise(abi: &Abi, prices: &Prices, what: Use, bytes: u64, worth: &mut Worth) -> Option<u64> {
+/// What the calls that describe a type give, to which most of a layout's cost is due.
+fn parts_of(datatype: Word) -> Option<u64> {
     let mut envelope = pmpi::Envelope::default();
     // SAFETY: a writable output; the library checks the datatype.
-    if unsafe { pmpi::type_envelope(what.datatype, &mut envelope) } != 0 {
+    if unsafe { pmpi::type_envelope(datatype, &mut envelope) } != 0 {
         return None;
     }
     let counts = [
@@ -200,21 +228,12 @@ fn appraise(abi: &Abi, prices: &Prices, what: Use, bytes: u64, worth: &mut Worth
         envelope.large,
         envelope.types,
     ];
-    let parts: u64 = counts.iter().map(|count| (*count).max(0) as u64).sum();
-    let needed = prices.layout_of(parts);
-    if worth.nanoseconds < needed {
-        return Some(needed);
-    }
-    if !worth.measured {
-        worth.measured = true;
-        if let Some(theirs) = packed_by_library(what, bytes) {
-            worth.less = prices.less(bytes, theirs).min(Worth::MOST_LESS);
-            worth.nanoseconds >>= worth.less;
-            if worth.nanoseconds < needed {
-                return Some(needed);
-            }
-        }
-    }
+    Some(counts.iter().map(|count| (*count).max(0) as u64).sum())
+}
+
+/// Makes a layout, from which is learnt what that costs.
+#[cold]
+fn make(abi: &Abi, prices: &Prices, what: Use, parts: u64) {
     let start = processor_time();
     if let Some(known) = datatype::of(abi, what.datatype) {
         if let Some(datatype) = &known.datatype {
@@ -222,7 +241,6 @@ fn appraise(abi: &Abi, prices: &Prices, what: Use, bytes: u64, worth: &mut Worth
         }
     }
     prices.learn(parts, since(start));
-    None
 }
 
 /// Nanoseconds in which the MPI library packs the elements, which may be those of a receive: what
@@ -524,6 +542,45 @@ mod tests {
                 assert!(looks < 20, "{gain} {less}: {worth:?}");
             }
             assert!(uses >= needed / worth.of(gain), "{gain} {less}: {uses}");
+        }
+    }
+
+    /// Uses of types, replayed: after how many of them, and how many closer looks, the layout is
+    /// earned. A row has the bytes of a use, the parts of the type, and the nanoseconds in which the
+    /// MPI library packs the elements, if it does.
+    #[test]
+    fn recorded_uses_earn_layouts_as_recorded() {
+        let cases = [
+            (512, 3, None, (29, 6)),
+            (512, 3, Some(90), (29, 6)),
+            (512, 3, Some(20), (998, 16)),
+            (4096, 3, Some(2000), (4, 3)),
+            (4096, 3, Some(300), (16, 7)),
+            (4096, 3000, Some(300), (93, 15)),
+            (65536, 3000, None, (2, 1)),
+            (1 << 20, 3, Some(1), (16, 5)),
+            (0, 3, Some(1), (3113, 20)),
+        ];
+        let prices = prices();
+        for (bytes, parts, theirs, expected) in cases {
+            // The first use is counted with the second.
+            let mut worth = Worth {
+                nanoseconds: prices.gain(bytes),
+                measured: false,
+                less: 0,
+            };
+            let (mut uses, mut looks) = (1, 0);
+            loop {
+                looks += 1;
+                uses += 1;
+                match worth.count(&prices, bytes, || Some(parts), || theirs) {
+                    Some(spared) => uses += spared,
+                    None => break,
+                }
+                worth = Worth::read(worth.word(0));
+                assert!(looks < 100, "{bytes} {parts} {theirs:?}: {worth:?}");
+            }
+            assert_eq!((uses, looks), expected, "{bytes} {parts} {theirs:?}");
         }
     }
 
