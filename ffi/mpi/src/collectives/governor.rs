@@ -26,15 +26,15 @@ use libcopy::collective::nonblocking::agreement::{TOPICS, WORDS};
 use libcopy::lock::lock;
 use libcopy::policy::governor::{Account, Decision, Governor, Slot, Times, sums};
 
-use crate::comm::classes::{
-    AHEAD, Class, GONE, NonblockingClass, PersistentClass, Total, Totals, add, add_persistent,
-    is_wanted, power,
-};
 use crate::comm::communicator;
 use crate::comm::communicator::Comm;
 use crate::comm::group::Group;
 use crate::comm::nonblocking_group::NonblockingGroup;
-use crate::decide::active::least;
+use crate::decide::classes::{
+    AHEAD, Class, GONE, NonblockingClass, PersistentClass, Total, Totals, add, add_persistent,
+    power,
+};
+use crate::decide::environment::{is_governed, least};
 use crate::library::progress;
 use crate::library::stats::Function;
 
@@ -260,7 +260,7 @@ fn next_together(
 /// Whether all ranks want a governor.
 fn agree(group: &Group) -> bool {
     let mut all = vec![0u8; group.size];
-    let answer = group.allgather(Some(&[u8::from(is_wanted())]), &mut all);
+    let answer = group.allgather(Some(&[u8::from(is_governed())]), &mut all);
     answer.is_ok() && all.iter().all(|wants| *wants == 1)
 }
 

@@ -20,10 +20,10 @@ use std::time::Instant;
 use libcopy::p2p::View;
 use libcopy::policy::governor::{Decision, NextMessages, Paced};
 
-use crate::comm::classes::{Total, is_wanted, power};
 use crate::comm::communicator;
 use crate::comm::processes::World;
-use crate::decide::{active, protocol};
+use crate::decide::classes::{Total, power};
+use crate::decide::environment;
 use crate::library::abi::Word;
 use crate::messages::arguments::{Address, Elements, Kind};
 use crate::messages::sending::Chosen;
@@ -337,8 +337,9 @@ static SOME_FORWARD: AtomicBool = AtomicBool::new(false);
 
 /// Whether the governor decides about messages: not where the environment says what is done with
 /// them.
-static IS_GOVERNED: LazyLock<bool> =
-    LazyLock::new(|| is_wanted() && active::least().is_none() && !protocol::are_asked());
+static IS_GOVERNED: LazyLock<bool> = LazyLock::new(|| {
+    environment::is_governed() && environment::least().is_none() && !environment::are_asked()
+});
 
 /// Messages of which a thread knows the class.
 #[derive(Clone, Copy)]

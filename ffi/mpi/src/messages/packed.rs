@@ -180,12 +180,16 @@ impl Ready {
             let prepared = datatype::layout(datatype, kind.count as u64)?;
             (prepared.layout.segment_count() > 1).then_some(prepared)
         };
-        let packs = world.choice.packs(&known, kind.count);
+        let count = kind.count as u64;
+        let bytes = known.size.saturating_mul(count);
+        let packs = !known.dense
+            && world
+                .choice
+                .packs(bytes, known.pieces.saturating_mul(count));
         let prepared = packs.then(prepare).flatten();
         if prepared.is_none() {
             leave(world, kind);
         }
-        let bytes = known.size.saturating_mul(kind.count as u64);
         let (prepared, untried, left) = match world.choice.toll(bytes) {
             Some(_) if prepared.is_some() => (None, prepared, TRIALS),
             _ => (prepared, None, u64::MAX),

@@ -14,8 +14,7 @@ use std::time::Instant;
 use libcopy::lock::lock;
 use libcopy::policy::governor::{Alone, Decision, Next, Slot};
 
-use crate::comm::classes;
-use crate::decide::active::least;
+use crate::decide::{classes, environment};
 use crate::library::stats;
 use crate::library::stats::Function;
 use crate::types::datatype::Prepared;
@@ -46,7 +45,7 @@ impl Governed {
     /// Nothing is known yet.
     pub fn new(prepared: Arc<Prepared>, side: Side) -> Self {
         // Tests that intercept everything leave nothing to decide.
-        let is_asked = least().is_none() && classes::is_wanted();
+        let is_asked = environment::least().is_none() && environment::is_governed();
         Governed {
             prepared,
             side,

@@ -18,12 +18,12 @@ use libcopy::policy::governor::Alone;
 #[cfg(feature = "gpu")]
 use libcopy_gpu::GpuLayout;
 
-use crate::decide::threshold;
+use crate::decide::{threshold, worth};
 use crate::library::abi::{Abi, Word};
 use crate::library::attributes::Cache;
 use crate::library::pmpi::{CopyAttribute, DeleteAttribute, forward};
 use crate::library::{attributes, errors, pmpi, world_model};
-use crate::types::{type_size, worth};
+use crate::types::type_size;
 
 /// A datatype of the program's.
 #[derive(Debug)]

@@ -19,12 +19,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::decide::protocol;
-use crate::decide::threshold;
+use crate::decide::worth::{EARNED, Entry, ONCE};
+use crate::decide::{environment, threshold, worth};
 use crate::library::abi::{Abi, Word};
 use crate::library::pmpi;
-use crate::types::worth::{EARNED, Entry, ONCE};
-use crate::types::{datatype, type_size, worth};
+use crate::types::{datatype, type_size};
 
 /// Calls that are forwarded since their types have not earned a layout, those that are not first
 /// uses.
@@ -51,7 +50,7 @@ pub struct Use {
 /// Whether the environment asks for layouts from the first use on: what tests intercept.
 fn is_asked() -> bool {
     static ASKED: OnceLock<bool> = OnceLock::new();
-    *ASKED.get_or_init(protocol::are_asked)
+    *ASKED.get_or_init(environment::are_asked)
 }
 
 /// Counts a use of a type; whether it has earned a layout. Predefined types have.

@@ -8,4 +8,3 @@ pub mod earned;
 pub mod fortran_names;
 pub mod parts;
 pub mod type_size;
-pub mod worth;

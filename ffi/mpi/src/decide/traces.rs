@@ -8,8 +8,11 @@ use std::fmt::Write as _;
 use libcopy::collective::Op;
 use libcopy::policy::Oversubscription;
 
-use super::choice::{MPICH_4, MPICH_5, OPEN_MPI_4, OPEN_MPI_5};
-use crate::library::against_mpi::{MpiImplementation, is_beaten_across};
+use super::prior::{
+    MPICH_4, MPICH_5, OPEN_MPI_4, OPEN_MPI_5, Order, Prior, is_faster_across, least,
+};
+use crate::library::abi::MpiImplementation;
+use crate::library::stats::Function;
 
 /// The sizes at which an answer changes: `+` if it is yes from there on, `-` if it is no.
 fn flips(is_ours: impl Fn(u64) -> bool) -> String {
@@ -34,25 +37,40 @@ fn flips(is_ours: impl Fn(u64) -> bool) -> String {
 
 fn collectives(text: &mut String) {
     let libraries = [MpiImplementation::OpenMpi, MpiImplementation::Mpich];
-    for (op, library) in Op::ALL
-        .into_iter()
-        .flat_map(|op| libraries.map(|library| (op, library)))
-    {
+    let each = Op::ALL.into_iter();
+    for (op, library) in each.flat_map(|op| libraries.map(|library| (op, library))) {
+        let functions = [false, true].map(|is_nonblocking| {
+            let is_it = |function: &Function| {
+                function.op() == Some(op) && function.is_nonblocking() == is_nonblocking
+            };
+            Function::all().find(is_it)
+        });
         for under in Oversubscription::ALL {
-            let is_over = under != Oversubscription::None;
-            let blocking = flips(|bytes| library.is_beaten(op, bytes, under));
-            let fixed = flips(|bytes| library.is_beaten_in_fixed_order(op, bytes, under));
-            let nonblocking = flips(|bytes| library.is_beaten_nonblocking(op, bytes, is_over));
-            let both =
-                flips(|bytes| library.is_beaten_nonblocking_in_fixed_order(op, bytes, is_over));
+            let [blocking, fixed, nonblocking, both] = [
+                (functions[0], Order::Free),
+                (functions[0], Order::Fixed),
+                (functions[1], Order::Free),
+                (functions[1], Order::Fixed),
+            ]
+            .map(|(function, order)| {
+                flips(|bytes| {
+                    let prior = function.map(|function| Prior::of(library, function, bytes));
+                    prior.is_some_and(|prior| prior.is_under(under, order))
+                })
+            });
             let _ = writeln!(
                 text,
                 "{library:?} {op} {under:?}:{blocking}, fixed{fixed}, \
                  nonblocking{nonblocking}, fixed{both}"
             );
         }
-        let least = [library.least(op), library.least_nonblocking(op)];
-        let across = flips(|bytes| is_beaten_across(op, bytes));
+        let least = functions.map(|function| {
+            let least = function.map(|function| least(library, function));
+            least.filter(|least| *least < u64::MAX)
+        });
+        let is_across =
+            |bytes| functions[0].is_some_and(|function| is_faster_across(function, bytes));
+        let across = flips(is_across);
         let _ = writeln!(text, "{library:?} {op}: least {least:?}, across{across}");
     }
 }
@@ -69,7 +87,9 @@ fn messages(text: &mut String) {
             text,
             "{name}: least {:?}, packed below {}, toll {tolls:?}",
             library.least(),
-            library.below()
+            (0..)
+                .find(|bytes| *bytes > 0 && !library.packs(*bytes, 2))
+                .unwrap_or(0)
         );
         for is_regular in [false, true] {
             for each in (2..16).map(|power| 1u64 << power) {

@@ -8,21 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use libcopy::collective::nonblocking::agreement::Progress;
-use libcopy::config;
 use libcopy::lock::lock;
 use libcopy::policy::governor::{Decision, Governor, Times, Together};
 
 use crate::library::stats::{FUNCTIONS, Function};
-
-/// Whether this process wants a governor.
-pub fn is_wanted() -> bool {
-    static WANTED: OnceLock<bool> = OnceLock::new();
-    *WANTED.get_or_init(|| {
-        // Collectives that return early have not done what they are measured for.
-        let early = config::ASYNC.value().is_some_and(|value| value != "off");
-        config::GOVERNOR.is_on(true) && !early
-    })
-}
 
 /// One class of calls.
 #[derive(Debug)]
