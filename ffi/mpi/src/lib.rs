@@ -6,7 +6,7 @@
 //! Intercepted are broadcasts, gathers, scatters, allgathers, alltoalls (with their `v` and `w`
 //! forms), alltoalls between neighbours and reductions with predefined operations, on
 //! intracommunicators whose ranks are all on one machine, from the size on from which libcopy is
-//! faster (`against_mpi`). Everything else is forwarded unchanged: to the next library that has the
+//! faster (`decide::prior`). Everything else is forwarded unchanged: to the next library that has the
 //! function's `MPI` name, which is the MPI library or a tool between the two. Features whose
 //! functions a tool wraps, in front of us or behind, are off ([`library::tools`]). What decides is
 //! the same on all ranks: the number of bytes, which MPI demands to agree or which the ranks agree

@@ -6,50 +6,61 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::time::Instant;
 
 use libcopy::collective::nonblocking::agreement::Progress;
 use libcopy::lock::lock;
-use libcopy::policy::governor::{Decision, Governor, Times, Together};
+use libcopy::policy::governor::{Decision, Governor, Timed, Together};
 
 use crate::library::stats::{FUNCTIONS, Function};
 
-/// One class of calls.
+/// A class of collectives.
 #[derive(Debug)]
-pub struct Class {
+pub struct Class<C, A> {
     pub function: Function,
     /// The power of two of its bytes.
     pub power: u32,
-    pub governor: Governor,
-    pub times: Times,
-    /// What the last exchange took here, in nanoseconds.
-    pub exchange: u64,
+    pub class: C,
+    /// How its ranks agree.
+    pub agreement: A,
 }
 
-/// One class of nonblocking calls.
-#[derive(Debug)]
-pub struct NonblockingClass {
-    pub function: Function,
-    /// The power of two of its bytes.
-    pub power: u32,
-    pub together: Together,
-    /// What its ranks have agreed on.
-    pub progress: Progress,
+/// Of blocking ones, with the nanoseconds that the ranks' last exchange took here.
+pub type BlockingClass = Class<Timed, u64>;
+
+/// Of nonblocking ones, with what the ranks have agreed on.
+pub type NonblockingClass = Class<Together, Progress>;
+
+impl BlockingClass {
+    /// One of which nothing is known.
+    pub fn new(function: Function, power: u32) -> Self {
+        Class {
+            function,
+            power,
+            class: Timed::new(Decision::Intercept),
+            agreement: 0,
+        }
+    }
 }
 
 impl NonblockingClass {
     /// One of which nothing is known. All ranks make it alike.
     pub fn new(function: Function, power: u32) -> Self {
         let seed = (function as u64) << 32 | u64::from(power);
-        NonblockingClass {
+        let seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16;
+        Class {
             function,
             power,
-            together: Together::new(
-                Decision::Intercept,
-                seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16,
-            ),
-            progress: Progress::default(),
+            class: Together::new(Decision::Intercept, seed),
+            agreement: Progress::default(),
         }
     }
+}
+
+/// The place of a class in the list of a communicator, at the end of which it may come.
+pub fn place<C, A>(all: &[Class<C, A>], function: Function, power: u32) -> usize {
+    let is_it = |class: &Class<C, A>| class.function == function && class.power == power;
+    all.iter().position(is_it).unwrap_or(all.len())
 }
 
 /// The starts of a persistent request, which are a class of their own.
@@ -89,7 +100,7 @@ impl PersistentClass {
     fn add(&self, totals: &mut Totals) {
         let class = lock(&self.class);
         let key = (class.function as usize, self.ranks, class.power);
-        let governor = class.together.governor();
+        let governor = class.class.governor();
         let total = totals.entry(key).or_default();
         total.add(governor.calls(), governor, self.ranks);
     }
@@ -109,6 +120,73 @@ pub fn add_persistent(totals: &mut Totals) {
     for class in all {
         class.add(totals);
     }
+}
+
+/// Calls of a class that are decided on in advance, and which way they go. Where threads change it
+/// at the same time, it is wrong by a few.
+#[derive(Debug, Default)]
+pub struct Decided(AtomicU64);
+
+impl Decided {
+    /// Beside the number of calls: they are forwarded.
+    const FORWARD: u64 = 1 << 63;
+    /// Calls that never end.
+    pub const ALL: u64 = Self::FORWARD - 1;
+
+    /// The way of the next call if that is decided on; counts it.
+    #[inline]
+    pub fn take(&self) -> Option<Decision> {
+        let word = self.0.load(Ordering::Relaxed);
+        (word & Self::ALL > 0).then(|| {
+            self.0.store(word - 1, Ordering::Relaxed);
+            Self::way(word)
+        })
+    }
+
+    /// The same if it is forwarded.
+    #[inline]
+    pub fn take_forwarded(&self) -> bool {
+        let word = self.0.load(Ordering::Relaxed);
+        let is_forwarded = word > Self::FORWARD;
+        if is_forwarded {
+            self.0.store(word - 1, Ordering::Relaxed);
+        }
+        is_forwarded
+    }
+
+    /// So many calls go this way.
+    pub fn set(&self, decision: Decision, calls: u64) {
+        let way = match decision {
+            Decision::Intercept => 0,
+            Decision::Forward => Self::FORWARD,
+        };
+        self.0.store(way | calls, Ordering::Relaxed);
+    }
+
+    /// The way of these calls, and those that have not come yet.
+    pub fn left(&self) -> (Decision, u64) {
+        let word = self.0.load(Ordering::Relaxed);
+        (Self::way(word), word & Self::ALL)
+    }
+
+    #[inline]
+    fn way(word: u64) -> Decision {
+        Decision::BOTH[(word >> 63) as usize]
+    }
+}
+
+/// Nanoseconds that measuring a call takes.
+pub fn clock() -> u64 {
+    static CLOCK: OnceLock<u64> = OnceLock::new();
+    *CLOCK.get_or_init(|| {
+        const READINGS: u32 = 16;
+        let started = Instant::now();
+        for _ in 0..READINGS {
+            std::hint::black_box(Instant::now());
+        }
+        // Two readings, and about as much to keep the time.
+        4 * started.elapsed().as_nanos() as u64 / u64::from(READINGS)
+    })
 }
 
 /// Calls of a communicator's classes that are forwarded, as was decided in advance: so each costs a
@@ -178,7 +256,7 @@ impl Ahead {
 #[derive(Debug, Default)]
 pub struct Classes {
     pub ahead: Ahead,
-    pub all: Mutex<Vec<Class>>,
+    pub all: Mutex<Vec<BlockingClass>>,
     pub nonblocking: Mutex<Vec<NonblockingClass>>,
     /// Whether there is one whose calls are forwarded.
     pub forwards: AtomicBool,
@@ -187,7 +265,7 @@ pub struct Classes {
 }
 
 impl Classes {
-    pub fn lock(&self) -> MutexGuard<'_, Vec<Class>> {
+    pub fn lock(&self) -> MutexGuard<'_, Vec<BlockingClass>> {
         lock(&self.all)
     }
 
@@ -203,16 +281,14 @@ impl Classes {
             return true;
         }
         let mut all = self.lock();
-        let mut of_class = all
-            .iter_mut()
-            .filter(|class| class.function == function && class.power == power);
-        let Some(class) = of_class.next() else {
+        let place = place(&all, function, power);
+        let Some(Class { class, .. }) = all.get_mut(place) else {
             return false;
         };
-        let rests = class.governor.rests_forwarding();
+        let rests = class.forward_ahead(1) == 1;
         if rests {
             self.ahead
-                .decide(function, power, || class.governor.pass(AHEAD));
+                .decide(function, power, || class.forward_ahead(AHEAD));
         }
         rests
     }
@@ -296,10 +372,10 @@ pub fn add(totals: &mut Totals, size: usize, classes: &Classes) {
         total.add(calls, governor, size);
     };
     for class in classes.lock().iter() {
-        add(class.function, class.power, &class.governor);
+        add(class.function, class.power, class.class.governor());
     }
     for class in lock(&classes.nonblocking).iter() {
-        add(class.function, class.power, class.together.governor());
+        add(class.function, class.power, class.class.governor());
     }
 }
 

@@ -13,21 +13,20 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_int;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex};
 use std::time::Instant;
 
 use libcopy::p2p::View;
-use libcopy::policy::governor::{Decision, NextMessages, Paced};
+use libcopy::policy::governor::{Decision, Moment, Next, Paced};
 
 use crate::comm::communicator;
 use crate::comm::processes::World;
-use crate::decide::classes::{Total, power};
+use crate::decide::classes::{Decided, Total, clock, power};
 use crate::decide::environment;
 use crate::library::abi::Word;
 use crate::messages::arguments::{Address, Elements, Kind};
 use crate::messages::sending::Chosen;
-use crate::packing::governor::clock;
 use libcopy::lock::lock;
 
 /// Functions that send.
@@ -158,11 +157,8 @@ impl Key {
 #[derive(Debug)]
 pub struct Class {
     key: Key,
-    /// Messages that go the leader's way before the governor is asked again. Where threads change
-    /// it at the same time, it is wrong by a few.
-    left: AtomicU64,
-    /// Whether these are forwarded.
-    forwards: AtomicBool,
+    /// Messages before the governor is asked again.
+    decided: Decided,
     /// Messages of a trial that are under way.
     watched: AtomicUsize,
     /// Whether there was a trial, or is one.
@@ -175,22 +171,11 @@ impl Class {
     fn new(key: Key) -> Class {
         Class {
             key,
-            left: AtomicU64::new(0),
-            forwards: AtomicBool::new(false),
+            decided: Decided::default(),
             watched: AtomicUsize::new(0),
             is_tried: AtomicBool::new(false),
             paced: Mutex::new(Paced::new(Decision::Intercept, key.seed())),
         }
-    }
-
-    /// Counts a message that was decided on in advance, if one was.
-    #[inline]
-    fn take(&self) -> bool {
-        let left = self.left.load(Ordering::Relaxed);
-        if left > 0 {
-            self.left.store(left - 1, Ordering::Relaxed);
-        }
-        left > 0
     }
 
     /// Messages that are under way. Those that the receiver has not got yet count, whether the
@@ -204,18 +189,9 @@ impl Class {
     /// The way of the next message. If it belongs to a trial, the second result lives until the
     /// program may have its buffer back.
     pub fn next(&'static self, world: &World) -> (Decision, Option<Watched>) {
-        if self.take() {
-            (self.decided(), None)
-        } else {
-            self.ask(world)
-        }
-    }
-
-    fn decided(&self) -> Decision {
-        if self.forwards.load(Ordering::Relaxed) {
-            Decision::Forward
-        } else {
-            Decision::Intercept
+        match self.decided.take() {
+            Some(decision) => (decision, None),
+            None => self.ask(world),
         }
     }
 
@@ -223,19 +199,20 @@ impl Class {
     fn ask(&'static self, world: &World) -> (Decision, Option<Watched>) {
         let mut paced = lock(&self.paced);
         let now = BEGINNING.elapsed().as_nanos() as u64;
-        let under_way = self.under_way(world) as u64;
+        let moment = Moment {
+            now: &|| now,
+            under_way: &|| self.under_way(world) as u64,
+        };
         let classes = TRIED.load(Ordering::Relaxed);
-        match paced.next(AHEAD, (now, clock()), under_way, classes) {
-            NextMessages::Pass(leader, messages) => {
-                let forwards = leader == Decision::Forward;
-                self.forwards.store(forwards, Ordering::Relaxed);
-                self.left.store(messages - 1, Ordering::Relaxed);
-                if forwards {
+        match paced.next_alone(AHEAD, &moment, (clock(), classes)) {
+            Next::Pass(leader, messages) => {
+                self.decided.set(leader, messages - 1);
+                if leader == Decision::Forward {
                     SOME_FORWARD.store(true, Ordering::Relaxed);
                 }
                 (leader, None)
             }
-            NextMessages::Watch(decision) => {
+            Next::Sample(decision, _) => {
                 if !self.is_tried.swap(true, Ordering::Relaxed) {
                     TRIED.fetch_add(1, Ordering::Relaxed);
                 }
@@ -398,7 +375,7 @@ pub fn is_forwarded(what: Elements, function: Function, to: Address) -> bool {
     };
     find(Kind::new(what.datatype, count), function, to)
         .flatten()
-        .is_some_and(|class| class.forwards.load(Ordering::Relaxed) && class.take())
+        .is_some_and(|class| class.decided.take_forwarded())
 }
 
 /// The class of a message that this thread does not know yet; `None` if there are too many.
@@ -482,8 +459,8 @@ fn totals() -> BTreeMap<(Function, u32, Shape), Total> {
         let governor = paced.governor();
         let mut calls = governor.calls();
         // Those that were decided on in advance, but never sent.
-        let left = class.left.load(Ordering::Relaxed);
-        let way = &mut calls[class.decided() as usize];
+        let (decision, left) = class.decided.left();
+        let way = &mut calls[decision as usize];
         *way = way.saturating_sub(left);
         let total = totals.entry((function, power, shape)).or_default();
         total.add(calls, governor, 1);
@@ -641,9 +618,13 @@ mod tests {
             let mut passed = (Decision::Intercept, 0);
             for _ in 0..1000 {
                 if passed.1 == 0 {
-                    passed = match paced.next(AHEAD, (now, 0), 0, 2) {
-                        NextMessages::Pass(leader, messages) => (leader, messages),
-                        NextMessages::Watch(decision) => (decision, 1),
+                    let moment = Moment {
+                        now: &|| now,
+                        under_way: &|| 0,
+                    };
+                    passed = match paced.next_alone(AHEAD, &moment, (0, 2)) {
+                        Next::Pass(leader, messages) => (leader, messages),
+                        Next::Sample(decision, _) => (decision, 1),
                     };
                 }
                 passed.1 -= 1;

@@ -14,7 +14,7 @@ use libcopy::datatype::{Class, Contents, Datatype, Distribution, Element, Layout
 use libcopy::lock::lock;
 use libcopy::lru::LruMap;
 use libcopy::p2p::DescribedLayout;
-use libcopy::policy::governor::Alone;
+use libcopy::policy::governor::Timed;
 #[cfg(feature = "gpu")]
 use libcopy_gpu::GpuLayout;
 
@@ -856,7 +856,7 @@ pub struct Prepared {
     /// The layout for messages, whose receivers get to know it.
     pub described: Arc<DescribedLayout>,
     /// The governors of packing and of unpacking these elements, once that was done some times.
-    pub governors: [OnceLock<Box<Mutex<Alone>>>; 2],
+    pub governors: [OnceLock<Box<Mutex<Timed>>>; 2],
     #[cfg(feature = "gpu")]
     gpu: OnceLock<Option<Box<GpuLayout>>>,
 }

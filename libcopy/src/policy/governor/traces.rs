@@ -110,12 +110,13 @@ impl Record {
 
 /// One process decides by the time of its calls.
 fn alone(costs: Costs, seed: u64, name: &str) -> String {
-    let (mut class, mut random) = (Alone::new(Decision::Intercept), Random(seed));
+    let (mut class, mut random) = (Timed::new(Decision::Intercept), Random(seed));
     let (mut record, mut call) = (Record::default(), 0);
     while call < CALLS {
-        let (decision, calls) = match class.next(64, 40) {
+        let (decision, calls) = match class.next_alone(64, &Moment::NONE, (40, 1)) {
             Next::Pass(decision, calls) => (decision, calls),
-            Next::Measure(decision, slot) => {
+            Next::Sample(decision, slot) => {
+                let slot = slot.expect("the time of each call");
                 class.put(slot, 40 + random.time(costs.of(call, decision)));
                 (decision, 1)
             }
@@ -128,28 +129,30 @@ fn alone(costs: Costs, seed: u64, name: &str) -> String {
 
 /// Three ranks decide by the sums of the times of their calls, which they tell each other.
 fn summed(costs: Costs, seed: u64, name: &str) -> String {
-    let (mut governor, mut random) = (Governor::new(Decision::Intercept), Random(seed));
-    let (mut record, mut times) = (Record::default(), [Times::default(); 3]);
+    let mut random = Random(seed);
+    let mut ranks = vec![Timed::new(Decision::Intercept); 3];
+    let mut record = Record::default();
     for call in 0..CALLS {
-        if governor.rests_forwarding() {
-            record.add(Decision::Forward, 1);
-            continue;
-        }
-        if governor.is_due() {
-            governor.decide(&sums(times), costs.before[0] / 8);
-            times = Default::default();
-        }
-        let step = governor.step();
-        for (rank, times) in times.iter_mut().enumerate() {
+        let times: Vec<Times> = ranks.iter().map(|class| *class.times()).collect();
+        let mut ways = Vec::new();
+        for (rank, class) in ranks.iter_mut().enumerate() {
+            let mut next = class.next(1, &Moment::NONE);
+            if next.is_none() {
+                class.decide(&sums(times.iter().copied()), costs.before[0] / 8, 1);
+                next = class.next(1, &Moment::NONE);
+            }
+            let next = next.expect("decided a moment ago");
             // Some calls of some ranks fail.
             let fails = rank == 1 && call % 50 == 7;
-            if let Some(slot) = step.slot.filter(|_| !fails) {
-                slot.put(times, random.time(costs.of(call, step.decision)));
+            if let (Next::Sample(decision, Some(slot)), false) = (next, fails) {
+                class.put(slot, random.time(costs.of(call, decision)));
             }
+            ways.push(next.decision());
         }
-        record.add(step.decision, 1);
+        assert!(ways.iter().all(|way| *way == ways[0]), "{name}");
+        record.add(ways[0], 1);
     }
-    record.line(name, &governor)
+    record.line(name, ranks[0].governor())
 }
 
 /// A sender decides by the pace of its program, which sends several messages and waits for them.
@@ -159,9 +162,14 @@ fn paced(costs: Costs, seed: u64, window: u64, name: &str) -> String {
     let mut passed = (Decision::Intercept, 0);
     for call in 0..CALLS {
         if passed.1 == 0 {
-            passed = match class.next(64, (now, 40), under_way, 1 + seed as usize % 3) {
-                NextMessages::Pass(leader, messages) => (leader, messages),
-                NextMessages::Watch(decision) => {
+            let moment = Moment {
+                now: &|| now,
+                under_way: &|| under_way,
+            };
+            let classes = 1 + seed as usize % 3;
+            passed = match class.next_alone(64, &moment, (40, classes)) {
+                Next::Pass(leader, messages) => (leader, messages),
+                Next::Sample(decision, _) => {
                     under_way += 1;
                     (decision, 1)
                 }
@@ -189,8 +197,14 @@ fn together(costs: Costs, seed: u64, window: u64, name: &str) -> String {
         let some_are_late = random.next() % 3 == 0;
         let way = loop {
             let ranks = all.iter_mut().zip(now);
-            let ways: Vec<_> = ranks
-                .map(|(class, now)| class.next(|| now, || call % window))
+            let ways: Vec<Option<Decision>> = ranks
+                .map(|(class, now)| {
+                    let moment = Moment {
+                        now: &|| now,
+                        under_way: &|| call % window,
+                    };
+                    class.next(1, &moment).map(Next::decision)
+                })
                 .collect();
             assert!(ways.iter().all(|way| *way == ways[0]), "{name}");
             if let Some(way) = ways[0] {
@@ -198,7 +212,7 @@ fn together(costs: Costs, seed: u64, window: u64, name: &str) -> String {
             }
             let accounts: Vec<Account> = all.iter().map(Together::account).collect();
             for class in &mut all {
-                class.decide((!some_are_late).then_some(&accounts[..]), 2);
+                class.agree((!some_are_late).then_some(&accounts[..]), 2);
             }
         };
         record.add(way, 1);
