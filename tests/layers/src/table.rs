@@ -286,9 +286,9 @@ pub const TABLE: &[Layers] = &[
             < bootstrap/agreement
             < bootstrap
             < decide/environment decide/threshold decide/worth
-            < decide/prior decide/classes
+            < decide/prior decide/classes decide/price
             < decide/active decide
-            < types/fortran_names types/type_size
+            < types/fortran_names types/type_size types/trial
             < types/datatype types/buffer
             < types/parts
             < types/earned types

@@ -31,8 +31,8 @@ use crate::comm::communicator::Comm;
 use crate::comm::group::Group;
 use crate::comm::nonblocking_group::NonblockingGroup;
 use crate::decide::classes::{
-    AHEAD, BlockingClass, GONE, NonblockingClass, PersistentClass, Total, Totals, add,
-    add_persistent, place, power,
+    AHEAD, BlockingClass, GONE, NonblockingClass, PersistentClass, Totals, add, add_persistent,
+    place, power,
 };
 use crate::decide::environment::{is_governed, least};
 use crate::library::progress;
@@ -283,44 +283,12 @@ fn read_times(words: &[u64]) -> Times {
     times
 }
 
-fn totals() -> Totals {
+/// What is known of all classes but those of messages.
+pub fn totals() -> Totals {
     let mut totals = lock(&GONE).clone();
     add_persistent(&mut totals);
     for known in communicator::all() {
         add(&mut totals, known.size, &known.classes);
     }
     totals
-}
-
-fn name(function: usize) -> &'static str {
-    Function::all().nth(function).map_or("", Function::name)
-}
-
-/// The classes as objects in JSON.
-pub fn json() -> Vec<String> {
-    let totals = totals();
-    let object = |((function, ranks, power), total): (&(usize, usize, u32), &Total)| {
-        format!(
-            "{{\"function\":\"{}\",\"ranks\":{ranks},\"bytes\":{},{}}}",
-            name(*function),
-            1u64 << power,
-            total.json()
-        )
-    };
-    totals.iter().map(object).collect()
-}
-
-/// A line for each class that was tried.
-pub fn report() -> Vec<String> {
-    let totals = totals();
-    let tried = totals.iter().filter(|(_, total)| total.trials > 0);
-    tried
-        .map(|((function, ranks, power), total)| {
-            let (who, of) = match ranks {
-                1 => ("alone".to_owned(), "types"),
-                _ => (format!("{ranks} ranks"), "communicators"),
-            };
-            total.line(name(*function), *power, &who, ("on", of))
-        })
-        .collect()
 }

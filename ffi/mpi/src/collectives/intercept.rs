@@ -80,13 +80,13 @@ pub fn intercept_reduction(
         stats::count(function, prior.why_not(), 0);
         return None;
     }
-    decide(function, || {
+    counted(function, || {
         let known = communicator::of(abi, comm)?;
         let order = Order::of(abi, known.size, datatype, op);
         // Before the datatypes are looked at, which costs more.
         let is_forwarded = match order {
             Order::Free => known.classes.rests_forwarding(function, bytes as u64),
-            Order::Fixed => !prior.may_be(known.known_oversubscription(), order),
+            Order::Fixed => !prior.is_under(known.known_oversubscription(), order),
         };
         if is_forwarded {
             return Err(Outcome::NoGain);
@@ -124,7 +124,7 @@ pub fn intercept_vector(
     knows: Knows,
     sides: impl FnOnce(&'static Abi, &Comm) -> Option<u64>,
 ) -> Option<Call> {
-    decide(function, || {
+    counted(function, || {
         let abi = active().ok_or(Outcome::Disabled)?;
         if active::is_meeting_wanted() {
             nonblocking::meet(abi, comm);
@@ -201,7 +201,7 @@ fn reaches(bytes: u64) -> bool {
 /// Decides about a barrier, which has no bytes: only where the team of ranks on several nodes is
 /// there anyway, which all ranks find alike.
 pub fn take_barrier(abi: &'static Abi, comm: Word) -> Option<Call> {
-    decide(Function::Barrier, || {
+    counted(Function::Barrier, || {
         let known = communicator::of(abi, comm)?;
         let group = known.across_nodes().ok_or(Outcome::Communicator)?;
         if !is_faster_across(Function::Barrier, 0) {
@@ -226,7 +226,7 @@ pub fn intercept_nonblocking<K>(
     op: Option<Word>,
     kinds: impl FnOnce(&'static Abi, &Comm) -> Option<K>,
 ) -> Option<(&'static Abi, Arc<NonblockingGroup>, usize, K)> {
-    let decision = || {
+    counted(function, || {
         let (abi, bytes, prior) = nonblocking_candidate(function, (count, datatype))?;
         let power = power(bytes as u64);
         let order = |known: &Comm| Order::of(abi, known.size, datatype, op);
@@ -244,7 +244,7 @@ pub fn intercept_nonblocking<K>(
         // Before the datatypes are looked at, which costs more.
         if known
             .met()
-            .is_some_and(|members| !prior.is_under(members.oversubscription(), order))
+            .is_some_and(|members| !prior.is_under(Some(members.oversubscription()), order))
         {
             return Err(Outcome::Small);
         }
@@ -260,8 +260,7 @@ pub fn intercept_nonblocking<K>(
             return Err(Outcome::NoTeam);
         }
         Ok((abi, members.clone(), bytes, kinds))
-    };
-    counted(function, decision)
+    })
 }
 
 /// Decides in the same way about a function that makes a persistent request. It may wait for other
@@ -274,13 +273,13 @@ pub fn intercept_persistent<K>(
     op: Option<Word>,
     kinds: impl FnOnce(&'static Abi, &Comm) -> Option<K>,
 ) -> Option<(&'static Abi, Arc<NonblockingGroup>, usize, K, usize)> {
-    let decision = || {
+    counted(function, || {
         let (abi, bytes, prior) = nonblocking_candidate(function, pair)?;
         let known = communicator::of(abi, comm)?;
         known.admits()?;
         let members = nonblocking::meet_now(abi, comm, &known).ok_or(Outcome::NoTeam)?;
         let order = Order::of(abi, known.size, pair.1, op);
-        if !prior.is_under(members.oversubscription(), order) {
+        if !prior.is_under(Some(members.oversubscription()), order) {
             return Err(Outcome::Small);
         }
         let kinds = kinds(abi, &known);
@@ -289,8 +288,7 @@ pub fn intercept_persistent<K>(
         let kinds = kinds.ok_or(Outcome::Arguments)?;
         let (members, requests) = made.ok_or(Outcome::NoTeam)?;
         Ok((abi, members, bytes, kinds, requests as usize))
-    };
-    counted(function, decision)
+    })
 }
 
 /// The library and the bytes of a nonblocking call, if these are worth it for any number of ranks,
@@ -364,7 +362,7 @@ fn admit_by_thresholds(
         }
         _ => None,
     };
-    if !prior.may_be(oversubscription, order) {
+    if !prior.is_under(oversubscription, order) {
         return Err(prior.why_not());
     }
     let group = known.group(abi, comm, (function.moves(bytes, known.size), order));
@@ -389,15 +387,11 @@ fn admit_by_thresholds(
     if !group.direct && function.op().is_some_and(reduces) {
         return Err(Outcome::NoTeam);
     }
-    if !prior.is_under(oversubscription.unwrap_or(group.oversubscription), order) {
+    let oversubscription = oversubscription.unwrap_or(group.oversubscription);
+    if !prior.is_under(Some(oversubscription), order) {
         return Err(prior.why_not());
     }
     Ok(group.clone())
-}
-
-/// Counts what was decided not to be intercepted.
-fn decide(function: Function, decision: impl FnOnce() -> Result<Call, Outcome>) -> Option<Call> {
-    counted(function, decision)
 }
 
 impl Call {

@@ -4,6 +4,8 @@
 //! what their calls have cost.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Instant;
@@ -99,9 +101,9 @@ impl PersistentClass {
 
     fn add(&self, totals: &mut Totals) {
         let class = lock(&self.class);
-        let key = (class.function as usize, self.ranks, class.power);
+        let row = Row::of(class.function, self.ranks, class.power);
         let governor = class.class.governor();
-        let total = totals.entry(key).or_default();
+        let total = totals.entry(row).or_default();
         total.add(governor.calls(), governor, self.ranks);
     }
 }
@@ -160,7 +162,7 @@ impl Decided {
             Decision::Intercept => 0,
             Decision::Forward => Self::FORWARD,
         };
-        self.0.store(way | calls, Ordering::Relaxed);
+        self.0.store(way | calls.min(Self::ALL), Ordering::Relaxed);
     }
 
     /// The way of these calls, and those that have not come yet.
@@ -327,38 +329,97 @@ impl Total {
             self.won += ((forwarded - intercepted) * calls[0] as f64 / ranks as f64) as i64;
         }
     }
+}
 
-    /// Its members of an object in JSON.
-    pub fn json(&self) -> String {
-        format!(
-            "\"intercepted\":{},\"forwarded\":{},\"trials\":{},\"communicators\":{},\"forwarding\":{},\"won_ns\":{}",
-            self.calls[0],
-            self.calls[1],
-            self.trials,
-            self.communicators,
-            self.forwarding,
-            self.won
-        )
-    }
+/// Kinds of elements; pieces by the power of two of their bytes, on average.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Shape {
+    Dense,
+    Regular(u32),
+    Irregular(u32),
+}
 
-    /// The line about a class that was tried; `of`: what it has been decided for, as in "in 2 of 3
-    /// classes".
-    pub fn line(&self, function: &str, power: u32, who: &str, (to, of): (&str, &str)) -> String {
-        format!(
-            "libcopy_mpi: governor: {function} from {} bytes, {who}: {} intercepted, {} forwarded, \
-             forwarding {to} {} of {} {of}, {} us won",
-            1u64 << power,
-            self.calls[0],
-            self.calls[1],
-            self.forwarding,
-            self.communicators,
-            self.won / 1000
-        )
+impl Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Shape::Dense => write!(f, "dense"),
+            Shape::Regular(power) => write!(f, "regular pieces from {} bytes", 1u64 << power),
+            Shape::Irregular(power) => write!(f, "irregular pieces from {} bytes", 1u64 << power),
+        }
     }
 }
 
-/// By function, ranks, and power of two of bytes.
-pub type Totals = BTreeMap<(usize, usize, u32), Total>;
+/// What classes have in common that the statistics add up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Row {
+    /// Which function, in the order of the report, and its name.
+    pub function: (usize, &'static str),
+    pub ranks: usize,
+    /// The power of two of the bytes.
+    pub power: u32,
+    /// Of messages.
+    pub shape: Option<Shape>,
+}
+
+impl Row {
+    fn of(function: Function, ranks: usize, power: u32) -> Row {
+        Row {
+            function: (function as usize, function.name()),
+            ranks,
+            power,
+            shape: None,
+        }
+    }
+}
+
+/// What is known of all classes.
+pub type Totals = BTreeMap<Row, Total>;
+
+/// The classes as objects in JSON.
+pub fn json(totals: &Totals) -> Vec<String> {
+    let object = |(row, total): (&Row, &Total)| {
+        let elements = |shape| format!("\"elements\":\"{shape}\",");
+        format!(
+            "{{\"function\":\"{}\",\"ranks\":{},\"bytes\":{},{}\"intercepted\":{},\"forwarded\":{},\
+             \"trials\":{},\"communicators\":{},\"forwarding\":{},\"won_ns\":{}}}",
+            row.function.1,
+            row.ranks,
+            1u64 << row.power,
+            row.shape.map_or_else(String::new, elements),
+            total.calls[0],
+            total.calls[1],
+            total.trials,
+            total.communicators,
+            total.forwarding,
+            total.won
+        )
+    };
+    totals.iter().map(object).collect()
+}
+
+/// A line for each class that was tried.
+pub fn report(totals: &Totals) -> Vec<String> {
+    let tried = totals.iter().filter(|(_, total)| total.trials > 0);
+    let line = |(row, total): (&Row, &Total)| {
+        let (who, to, of) = match (row.shape, row.ranks) {
+            (Some(shape), _) => (shape.to_string(), "in", "classes"),
+            (None, 1) => ("alone".to_owned(), "on", "types"),
+            (None, ranks) => (format!("{ranks} ranks"), "on", "communicators"),
+        };
+        format!(
+            "libcopy_mpi: governor: {} from {} bytes, {who}: {} intercepted, {} forwarded, \
+             forwarding {to} {} of {} {of}, {} us won",
+            row.function.1,
+            1u64 << row.power,
+            total.calls[0],
+            total.calls[1],
+            total.forwarding,
+            total.communicators,
+            total.won / 1000
+        )
+    };
+    tried.map(line).collect()
+}
 
 /// Of communicators that are gone.
 pub static GONE: Mutex<Totals> = Mutex::new(BTreeMap::new());
@@ -366,7 +427,7 @@ pub static GONE: Mutex<Totals> = Mutex::new(BTreeMap::new());
 /// Adds the classes of a communicator.
 pub fn add(totals: &mut Totals, size: usize, classes: &Classes) {
     let mut add = |function: Function, power: u32, governor: &Governor| {
-        let total = totals.entry((function as usize, size, power)).or_default();
+        let total = totals.entry(Row::of(function, size, power)).or_default();
         let mut calls = governor.calls();
         calls[Decision::Forward as usize] -= classes.ahead.left(function, power);
         total.add(calls, governor, size);
@@ -382,8 +443,7 @@ pub fn add(totals: &mut Totals, size: usize, classes: &Classes) {
 /// A class about which this process decides alone has gone on: adds what happened since `before`.
 pub fn add_alone(function: Function, bytes: u64, before: &Governor, now: &Governor) {
     let mut gone = lock(&GONE);
-    let key = (function as usize, 1, power(bytes));
-    let total = gone.entry(key).or_default();
+    let total = gone.entry(Row::of(function, 1, power(bytes))).or_default();
     let (old, new) = (before.calls(), now.calls());
     total.communicators += u64::from(old == [0; 2]);
     for ((sum, old), new) in total.calls.iter_mut().zip(old).zip(new) {
@@ -429,5 +489,21 @@ mod tests {
         ahead.decide(Function::Ibcast, power, || 2);
         assert_eq!(take(Function::Ibcast, 20), 0);
         assert_eq!(take(Function::Ibcast, power), 2);
+    }
+
+    #[test]
+    fn calls_go_the_way_that_was_decided_in_advance_until_there_are_no_more() {
+        let decided = Decided::default();
+        assert_eq!((decided.take(), decided.take_forwarded()), (None, false));
+        decided.set(Decision::Forward, 2);
+        assert!(decided.take_forwarded());
+        assert_eq!(decided.left(), (Decision::Forward, 1));
+        assert_eq!(decided.take(), Some(Decision::Forward));
+        assert_eq!((decided.take(), decided.take_forwarded()), (None, false));
+        decided.set(Decision::Intercept, u64::MAX);
+        assert!(!decided.take_forwarded());
+        assert_eq!(decided.left(), (Decision::Intercept, Decided::ALL));
+        assert_eq!(decided.take(), Some(Decision::Intercept));
+        assert_eq!(decided.left(), (Decision::Intercept, Decided::ALL - 1));
     }
 }

@@ -6,6 +6,7 @@
 pub mod active;
 pub mod classes;
 pub mod environment;
+pub mod price;
 pub mod prior;
 pub mod threshold;
 pub mod worth;

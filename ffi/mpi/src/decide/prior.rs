@@ -141,23 +141,17 @@ impl Prior {
         self.faster.contains(&true)
     }
 
-    /// Whether it is for this one. Where the calls all have to go one way, no trial mends a wrong
-    /// choice: only what is faster on each processor that it was measured on.
-    pub fn is_under(self, oversubscription: Oversubscription, order: Order) -> bool {
-        let is_clear = order == Order::Free
-            || oversubscription != Oversubscription::None
-            || self.bytes < UNCLEAR
-            || environment::least().is_some();
-        is_clear && self.faster[oversubscription as usize]
-    }
-
-    /// The same as far as the oversubscription is known.
-    pub fn may_be(self, oversubscription: Option<Oversubscription>, order: Order) -> bool {
-        match oversubscription {
-            Some(oversubscription) => self.is_under(oversubscription, order),
-            None => Oversubscription::ALL
-                .into_iter()
-                .any(|under| self.is_under(under, order)),
+    /// Whether it is for this one, as far as the oversubscription is known. Where the calls all
+    /// have to go one way, no trial mends a wrong choice: only what is faster on each processor
+    /// that it was measured on.
+    pub fn is_under(self, known: Option<Oversubscription>, order: Order) -> bool {
+        let is_clear =
+            order == Order::Free || self.bytes < UNCLEAR || environment::least().is_some();
+        let is_faster =
+            |under| (is_clear || under != Oversubscription::None) && self.faster[under as usize];
+        match known {
+            Some(under) => is_faster(under),
+            None => Oversubscription::ALL.into_iter().any(is_faster),
         }
     }
 

@@ -55,7 +55,7 @@ fn collectives(text: &mut String) {
             .map(|(function, order)| {
                 flips(|bytes| {
                     let prior = function.map(|function| Prior::of(library, function, bytes));
-                    prior.is_some_and(|prior| prior.is_under(under, order))
+                    prior.is_some_and(|prior| prior.is_under(Some(under), order))
                 })
             });
             let _ = writeln!(

@@ -10,9 +10,8 @@
 //! under way.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ffi::c_int;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex};
 use std::time::Instant;
@@ -22,9 +21,10 @@ use libcopy::policy::governor::{Decision, Moment, Next, Paced};
 
 use crate::comm::communicator;
 use crate::comm::processes::World;
-use crate::decide::classes::{Decided, Total, clock, power};
+use crate::decide::classes::{Decided, Row, Shape, Totals, clock, power};
 use crate::decide::environment;
 use crate::library::abi::Word;
+use crate::library::stats::FUNCTIONS;
 use crate::messages::arguments::{Address, Elements, Kind};
 use crate::messages::sending::Chosen;
 use libcopy::lock::lock;
@@ -55,36 +55,16 @@ impl Function {
     }
 }
 
-/// Kinds of elements; pieces by the power of two of their bytes, on average.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Shape {
-    Dense,
-    Regular(u32),
-    Irregular(u32),
-}
-
-impl fmt::Display for Shape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Shape::Dense => write!(f, "dense"),
-            Shape::Regular(power) => write!(f, "regular pieces from {} bytes", 1u64 << power),
-            Shape::Irregular(power) => write!(f, "irregular pieces from {} bytes", 1u64 << power),
-        }
+fn shape_of(chosen: &Chosen, count: usize) -> Shape {
+    if let View::Dense(_) = chosen.view {
+        return Shape::Dense;
     }
-}
-
-impl Shape {
-    fn of(chosen: &Chosen, count: usize) -> Shape {
-        if let View::Dense(_) = chosen.view {
-            return Shape::Dense;
-        }
-        let pieces = chosen.known.pieces.saturating_mul(count as u64).max(1);
-        let power = power(chosen.bytes / pieces);
-        if chosen.known.is_regular {
-            Shape::Regular(power)
-        } else {
-            Shape::Irregular(power)
-        }
+    let pieces = chosen.known.pieces.saturating_mul(count as u64).max(1);
+    let power = power(chosen.bytes / pieces);
+    if chosen.known.is_regular {
+        Shape::Regular(power)
+    } else {
+        Shape::Irregular(power)
     }
 }
 
@@ -385,7 +365,7 @@ fn make(chosen: &Chosen, kind: Kind, function: Function, to: Address) -> Option<
         function,
         member: Some(chosen.member),
         power: power(chosen.bytes),
-        shape: Shape::of(chosen, kind.count),
+        shape: shape_of(chosen, kind.count),
         extent: Extent::of(chosen, kind.count),
     };
     let class = lock(&CLASSES).class(key);
@@ -445,16 +425,10 @@ pub fn sift(
     }
 }
 
-/// What is known of the same class for all receivers.
-fn totals() -> BTreeMap<(Function, u32, Shape), Total> {
-    let mut totals: BTreeMap<_, Total> = BTreeMap::new();
+/// Adds what is known of the same classes for all receivers.
+pub fn add(totals: &mut Totals) {
     for class in lock(&CLASSES).all() {
-        let Key {
-            function,
-            power,
-            shape,
-            ..
-        } = class.key;
+        let key = class.key;
         let paced = lock(&class.paced);
         let governor = paced.governor();
         let mut calls = governor.calls();
@@ -462,39 +436,15 @@ fn totals() -> BTreeMap<(Function, u32, Shape), Total> {
         let (decision, left) = class.decided.left();
         let way = &mut calls[decision as usize];
         *way = way.saturating_sub(left);
-        let total = totals.entry((function, power, shape)).or_default();
-        total.add(calls, governor, 1);
+        let row = Row {
+            // Behind the collectives.
+            function: (FUNCTIONS + key.function as usize, key.function.name()),
+            ranks: 2,
+            power: key.power,
+            shape: Some(key.shape),
+        };
+        totals.entry(row).or_default().add(calls, governor, 1);
     }
-    totals
-}
-
-/// The classes as objects in JSON.
-pub fn json() -> Vec<String> {
-    let object = |((function, power, shape), total): ((Function, u32, Shape), Total)| {
-        format!(
-            "{{\"function\":\"{}\",\"ranks\":2,\"bytes\":{},\"elements\":\"{shape}\",{}}}",
-            function.name(),
-            1u64 << power,
-            total.json()
-        )
-    };
-    totals().into_iter().map(object).collect()
-}
-
-/// A line for each class that was tried.
-pub fn report_classes() -> Vec<String> {
-    let totals = totals();
-    let tried = totals.iter().filter(|(_, total)| total.trials > 0);
-    tried
-        .map(|((function, power, shape), total)| {
-            total.line(
-                function.name(),
-                *power,
-                &shape.to_string(),
-                ("in", "classes"),
-            )
-        })
-        .collect()
 }
 
 #[cfg(test)]
