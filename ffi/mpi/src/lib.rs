@@ -6,8 +6,8 @@
 //! Intercepted are broadcasts, gathers, scatters, allgathers, alltoalls (with their `v` and `w`
 //! forms), alltoalls between neighbours and reductions with predefined operations, on
 //! intracommunicators whose ranks are all on one machine, from the size on from which libcopy is
-//! faster (`against_mpi`). Everything else is forwarded unchanged: to the next library that has the
-//! function's `MPI` name, which is the MPI library or a tool between the two. Features whose
+//! faster ([`decide::prior`]). Everything else is forwarded unchanged: to the next library that has
+//! the function's `MPI` name, which is the MPI library or a tool between the two. Features whose
 //! functions a tool wraps, in front of us or behind, are off ([`library::tools`]). What decides is
 //! the same on all ranks: the number of bytes, which MPI demands to agree or which the ranks agree
 //! on now and then, and the communicator. Datatypes that are not dense are packed and unpacked by
@@ -64,6 +64,7 @@ use collectives::{governor, nonblocking};
 #[cfg(feature = "gpu")]
 use comm::processes;
 use comm::{communicator, hierarchy};
+use decide::classes;
 use library::{abi, async_guard, fallback, forked, pmpi, progress, stats, tools, world_model};
 use std::ffi::c_int;
 use std::fs::OpenOptions;
@@ -85,6 +86,8 @@ fn tell() {
         unsafe { pmpi::comm_rank(abi.world, &mut rank) };
     }
     let own = stats::Identity::own(i64::from(rank), library);
+    let mut totals = governor::totals();
+    messages::add_classes(&mut totals);
     let Some(path) = stats::file() else {
         let mut text = stats::report(&own);
         text.push_str(&format!("\nlibcopy_mpi: {}", bootstrap::summary()));
@@ -101,10 +104,7 @@ fn tell() {
         ]
         .into_iter()
         .flatten();
-        let classes = governor::report()
-            .into_iter()
-            .chain(messages::report_classes());
-        for line in lines.chain(classes).chain(off) {
+        for line in lines.chain(classes::report(&totals)).chain(off) {
             text.push('\n');
             text.push_str(&line);
         }
@@ -115,14 +115,13 @@ fn tell() {
     let off: Vec<_> = tools::switched_off()
         .map(|(name, why)| (name, why.to_string()))
         .collect();
-    let classes = [governor::json(), messages::classes()].concat();
     let line = stats::line(
         &own,
         &messages::numbers(),
         &async_guard::numbers(nonblocking::parts()),
         &off,
         &bootstrap::summary(),
-        &format!("[{}]", classes.join(",")),
+        &format!("[{}]", classes::json(&totals).join(",")),
     );
     let file = OpenOptions::new().append(true).create(true).open(&path);
     // One call, so that the lines of ranks do not mix.

@@ -275,8 +275,7 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-mpi",
         root: "ffi/mpi/src/lib.rs",
         order: "
-            library/against_mpi
-            < library/loaded library/abi library/tools library/stats library/count library/functions library/buffers library/relocations library/failure library/forked
+            library/loaded library/abi library/tools library/stats library/count library/functions library/buffers library/relocations library/failure library/forked
             < library/pmpi/functions
             < library/attributes library/neighbourhood library/world_model
             < library/async_guard
@@ -290,11 +289,10 @@ pub const TABLE: &[Layers] = &[
             < bootstrap/rendezvous bootstrap/world
             < bootstrap/agreement
             < bootstrap
-            < decide/threshold
-            < decide/active
-            < decide/protocol decide
-            < types/worth
-            < types/fortran_names types/type_size
+            < decide/environment decide/threshold decide/worth
+            < decide/prior decide/classes decide/price
+            < decide/active decide
+            < types/fortran_names types/type_size types/trial
             < types/datatype types/buffer
             < types/parts
             < types/earned types
@@ -308,10 +306,10 @@ pub const TABLE: &[Layers] = &[
             < gpu/collective gpu/packing gpu/external
             < gpu
             < comm/hierarchy
-            < comm/peers comm/choice
+            < comm/peers
             < comm/processes
             < comm/order
-            < comm/group comm/teams comm/classes
+            < comm/group comm/teams
             < comm/nonblocking_group
             < comm/communicator
             < comm/reach comm/dispatch comm

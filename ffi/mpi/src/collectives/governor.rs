@@ -17,24 +17,24 @@
 //! ([`libcopy::policy::governor::Together`]), and the ranks agree without waiting for each other
 //! ([`libcopy::collective::nonblocking::agreement`]).
 
-use std::cell::Cell;
+use std::cell::{Cell, LazyCell};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use libcopy::collective::nonblocking::agreement::{TOPICS, WORDS};
 use libcopy::lock::lock;
-use libcopy::policy::governor::{Account, Decision, Governor, Slot, Times, sums};
+use libcopy::policy::governor::{Account, Decision, Moment, Next, Slot, Times, sums};
 
-use crate::comm::classes::{
-    AHEAD, Class, GONE, NonblockingClass, PersistentClass, Total, Totals, add, add_persistent,
-    is_wanted, power,
-};
 use crate::comm::communicator;
 use crate::comm::communicator::Comm;
 use crate::comm::group::Group;
 use crate::comm::nonblocking_group::NonblockingGroup;
-use crate::decide::active::least;
+use crate::decide::classes::{
+    AHEAD, BlockingClass, GONE, NonblockingClass, PersistentClass, Totals, add, add_persistent,
+    place, power,
+};
+use crate::decide::environment::{is_governed, least};
 use crate::library::progress;
 use crate::library::stats::Function;
 
@@ -96,7 +96,7 @@ impl Pending {
         };
         // Small enough for the sum of all ranks.
         let scaled = u64::try_from(scaled).unwrap_or(u64::MAX).min(1 << 48);
-        trial.slot.put(&mut class.times, scaled);
+        class.class.put(trial.slot, scaled);
     }
 }
 
@@ -126,21 +126,12 @@ pub fn decide(
     }
     let power = power(bytes);
     let mut all = classes.lock();
-    let mut found = all.iter();
-    let index = found.position(|class| class.function == function && class.power == power);
-    let index = index.unwrap_or_else(|| {
-        all.push(Class {
-            function,
-            power,
-            governor: Governor::new(Decision::Intercept),
-            times: Times::default(),
-            exchange: 0,
-        });
-        all.len() - 1
-    });
-    let class = &all[index];
+    let index = place(&all, function, power);
+    if index == all.len() {
+        all.push(BlockingClass::new(function, power));
+    }
     // All ranks come to the end of the first rest together.
-    if class.governor.has_rested() && classes.wanted.get().is_none() {
+    if all[index].class.governor().has_rested() && classes.wanted.get().is_none() {
         drop(all);
         let wanted = classes.wanted.get_or_init(|| agree(group));
         if !wanted {
@@ -148,28 +139,28 @@ pub fn decide(
         }
         all = classes.lock();
     }
-    if all[index].governor.is_due() {
-        let (times, exchange) = (all[index].times, all[index].exchange);
+    let mut next = all[index].class.next(1, &Moment::NONE);
+    if next.is_none() {
+        let (times, exchange) = (*all[index].class.times(), all[index].agreement);
         // Not while it is locked: others' messages go on meanwhile.
         drop(all);
         let started = Instant::now();
         let sums = exchange_times(group, &times, exchange);
         all = classes.lock();
         let class = &mut all[index];
-        class.times = Times::default();
-        class.exchange = started.elapsed().as_nanos() as u64;
+        class.agreement = started.elapsed().as_nanos() as u64;
         let Some((sums, exchange)) = sums else {
             // Then the group is broken, and says so.
             return Decision::Intercept;
         };
-        class.governor.decide(&sums, exchange);
-        let forwards = |class: &Class| class.governor.leader() == Decision::Forward;
+        class.class.decide(&sums, exchange, 1);
+        next = class.class.next(1, &Moment::NONE);
+        let forwards = |class: &BlockingClass| class.class.governor().leader() == Decision::Forward;
         let forwards = all.iter().any(forwards);
         classes.forwards.store(forwards, Ordering::Relaxed);
     }
-    let step = all[index].governor.step();
     drop(all);
-    if let Some(slot) = step.slot {
+    if let Some(Next::Sample(_, Some(slot))) = next {
         PENDING.set(Some(Pending {
             known: known.clone(),
             trial: Some(Trial {
@@ -180,7 +171,7 @@ pub fn decide(
             started: Instant::now(),
         }));
     }
-    step.decision
+    next.map_or(Decision::Intercept, Next::decision)
 }
 
 /// The way of a nonblocking call that the thresholds intercept. No rank waits for another: the
@@ -197,9 +188,7 @@ pub fn decide_nonblocking(
     }
     let power = power(bytes);
     let mut all = lock(&known.classes.nonblocking);
-    let mut found = all.iter();
-    let index = found.position(|class| class.function == function && class.power == power);
-    let index = index.unwrap_or(all.len());
+    let index = place(&all, function, power);
     if index == TOPICS {
         return Decision::Intercept;
     }
@@ -210,7 +199,7 @@ pub fn decide_nonblocking(
     let class = &mut all[index];
     let decision = next_together(members, class, (index, classes));
     if decision == Decision::Forward {
-        let pass = || class.together.forward_ahead(AHEAD);
+        let pass = || class.class.forward_ahead(AHEAD);
         known.classes.ahead.decide(function, power, pass);
     }
     decision
@@ -231,18 +220,22 @@ fn next_together(
     class: &mut NonblockingClass,
     (topic, classes): (usize, usize),
 ) -> Decision {
-    let now = || BEGINNING.elapsed().as_nanos() as u64;
     loop {
-        if let Some(decision) = class.together.next(now, || members.under_way()) {
-            return decision;
+        let now = LazyCell::new(|| BEGINNING.elapsed().as_nanos() as u64);
+        let moment = Moment {
+            now: &|| *now,
+            under_way: &|| members.under_way(),
+        };
+        if let Some(next) = class.class.next(1, &moment) {
+            return next.decision();
         }
-        let Account { times, under_way } = class.together.account();
+        let Account { times, under_way } = class.class.account();
         let mut own = [under_way; WORDS];
         for (word, time) in own[1..].iter_mut().zip(times.iter().flatten()) {
             *word = *time;
         }
         let topic = members.group.table.topic(topic, members.group.rank);
-        let said = topic.ask(&mut class.progress, &own, || {
+        let said = topic.ask(&mut class.agreement, &own, || {
             progress::everything();
             std::thread::yield_now();
         });
@@ -253,14 +246,14 @@ fn next_together(
             };
             said.iter().map(account).collect()
         });
-        class.together.decide(said.as_deref(), classes);
+        class.class.agree(said.as_deref(), classes);
     }
 }
 
 /// Whether all ranks want a governor.
 fn agree(group: &Group) -> bool {
     let mut all = vec![0u8; group.size];
-    let answer = group.allgather(Some(&[u8::from(is_wanted())]), &mut all);
+    let answer = group.allgather(Some(&[u8::from(is_governed())]), &mut all);
     answer.is_ok() && all.iter().all(|wants| *wants == 1)
 }
 
@@ -290,44 +283,12 @@ fn read_times(words: &[u64]) -> Times {
     times
 }
 
-fn totals() -> Totals {
+/// What is known of all classes but those of messages.
+pub fn totals() -> Totals {
     let mut totals = lock(&GONE).clone();
     add_persistent(&mut totals);
     for known in communicator::all() {
         add(&mut totals, known.size, &known.classes);
     }
     totals
-}
-
-fn name(function: usize) -> &'static str {
-    Function::all().nth(function).map_or("", Function::name)
-}
-
-/// The classes as objects in JSON.
-pub fn json() -> Vec<String> {
-    let totals = totals();
-    let object = |((function, ranks, power), total): (&(usize, usize, u32), &Total)| {
-        format!(
-            "{{\"function\":\"{}\",\"ranks\":{ranks},\"bytes\":{},{}}}",
-            name(*function),
-            1u64 << power,
-            total.json()
-        )
-    };
-    totals.iter().map(object).collect()
-}
-
-/// A line for each class that was tried.
-pub fn report() -> Vec<String> {
-    let totals = totals();
-    let tried = totals.iter().filter(|(_, total)| total.trials > 0);
-    tried
-        .map(|((function, ranks, power), total)| {
-            let (who, of) = match ranks {
-                1 => ("alone".to_owned(), "types"),
-                _ => (format!("{ranks} ranks"), "communicators"),
-            };
-            total.line(name(*function), *power, &who, ("on", of))
-        })
-        .collect()
 }

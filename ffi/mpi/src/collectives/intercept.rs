@@ -7,21 +7,19 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use libcopy::collective::Op;
-use libcopy::policy::Oversubscription;
 use libcopy::policy::governor::Decision;
 
 use crate::bootstrap;
 use crate::collectives::{governor, nonblocking};
-use crate::comm::classes::{PersistentClass, power};
 use crate::comm::communicator;
 use crate::comm::communicator::Comm;
 use crate::comm::group::Group;
 use crate::comm::nonblocking_group::NonblockingGroup;
-use crate::comm::order::Order;
 use crate::decide::active;
-use crate::decide::active::{active, least};
+use crate::decide::active::active;
+use crate::decide::classes::{PersistentClass, power};
+use crate::decide::prior::{Order, Prior, is_faster_across};
 use crate::library::abi::{Abi, Word, complain};
-use crate::library::against_mpi::is_beaten_across;
 use crate::library::count::Count;
 use crate::library::failure::Failure;
 use crate::library::stats::{Across, Function, Outcome};
@@ -77,27 +75,24 @@ pub fn intercept_reduction(
     };
     // Below this, no communicator is worth the team that would tell whether ranks outnumber
     // processors.
-    if !beats_mpi(abi, function, bytes as u64, None, Order::Free) {
-        stats::count(function, outside(abi, function, bytes as u64), 0);
+    let prior = Prior::of(abi.implementation(), function, bytes as u64);
+    if !prior.is_anywhere() {
+        stats::count(function, prior.why_not(), 0);
         return None;
     }
-    decide(function, || {
+    counted(function, || {
         let known = communicator::of(abi, comm)?;
         let order = Order::of(abi, known.size, datatype, op);
         // Before the datatypes are looked at, which costs more.
         let is_forwarded = match order {
             Order::Free => known.classes.rests_forwarding(function, bytes as u64),
-            Order::Fixed => {
-                let oversubscription = known.known_oversubscription();
-                !beats_mpi(abi, function, bytes as u64, oversubscription, order)
-            }
+            Order::Fixed => !prior.is_under(known.known_oversubscription(), order),
         };
         if is_forwarded {
             return Err(Outcome::NoGain);
         }
         kinds(abi).ok_or(Outcome::Arguments)?;
-        let what = (bytes as u64, true, order);
-        let (group, number) = admit(function, abi, comm, &known, what)?;
+        let (group, number) = admit(function, abi, comm, &known, (prior, true, order))?;
         Ok(Call {
             abi,
             comm,
@@ -129,7 +124,7 @@ pub fn intercept_vector(
     knows: Knows,
     sides: impl FnOnce(&'static Abi, &Comm) -> Option<u64>,
 ) -> Option<Call> {
-    decide(function, || {
+    counted(function, || {
         let abi = active().ok_or(Outcome::Disabled)?;
         if active::is_meeting_wanted() {
             nonblocking::meet(abi, comm);
@@ -146,8 +141,10 @@ pub fn intercept_vector(
                 return Err(Outcome::Arguments);
             }
         }
-        if !agree && !beats_mpi(abi, function, largest, None, Order::Free) {
-            return Err(outside(abi, function, largest));
+        let of = |bytes| Prior::of(abi.implementation(), function, bytes);
+        let mut prior = of(largest);
+        if !agree && !prior.is_anywhere() {
+            return Err(prior.why_not());
         }
         if !agree && known.classes.rests_forwarding(function, largest) {
             return Err(Outcome::NoGain);
@@ -156,9 +153,9 @@ pub fn intercept_vector(
         if agree {
             largest = agreed(abi, comm, &known, knows, mine).ok_or(Outcome::NoTeam)?;
             known.agreed(function, largest);
+            prior = of(largest);
         }
-        let what = (largest, false, Order::Free);
-        let (group, number) = admit(function, abi, comm, &known, what)?;
+        let (group, number) = admit(function, abi, comm, &known, (prior, false, Order::Free))?;
         Ok(Call {
             abi,
             comm,
@@ -201,49 +198,13 @@ fn reaches(bytes: u64) -> bool {
     c_int::try_from(bytes).is_ok()
 }
 
-/// Whether messages of this size are faster with us. Ranks that outnumber processors are another
-/// matter, but only the team knows; so the first question is whether any case could be ours.
-pub fn beats_mpi(
-    abi: &Abi,
-    function: Function,
-    bytes: u64,
-    oversubscription: Option<Oversubscription>,
-    order: Order,
-) -> bool {
-    if let Some(least) = least() {
-        return bytes >= least;
-    }
-    let Some(op) = function.op() else {
-        return false;
-    };
-    let library = abi.implementation();
-    let beats = |oversubscription| match order {
-        Order::Free => library.is_beaten(op, bytes, oversubscription),
-        Order::Fixed => library.is_beaten_in_fixed_order(op, bytes, oversubscription),
-    };
-    match oversubscription {
-        Some(oversubscription) => beats(oversubscription),
-        None => Oversubscription::ALL.into_iter().any(beats),
-    }
-}
-
-/// Why messages of this size are forwarded that are not faster with us: those that are long enough
-/// for some number of ranks may be too long for this one.
-fn outside(abi: &Abi, function: Function, bytes: u64) -> Outcome {
-    let least = function.op().and_then(|op| abi.implementation().least(op));
-    match least {
-        Some(least) if bytes >= least => Outcome::NoGain,
-        _ => Outcome::Small,
-    }
-}
-
 /// Decides about a barrier, which has no bytes: only where the team of ranks on several nodes is
 /// there anyway, which all ranks find alike.
 pub fn take_barrier(abi: &'static Abi, comm: Word) -> Option<Call> {
-    decide(Function::Barrier, || {
+    counted(Function::Barrier, || {
         let known = communicator::of(abi, comm)?;
         let group = known.across_nodes().ok_or(Outcome::Communicator)?;
-        if least().is_none() && !is_beaten_across(Op::Barrier, 0) {
+        if !is_faster_across(Function::Barrier, 0) {
             return Err(Outcome::Small);
         }
         Ok(Call {
@@ -265,8 +226,8 @@ pub fn intercept_nonblocking<K>(
     op: Option<Word>,
     kinds: impl FnOnce(&'static Abi, &Comm) -> Option<K>,
 ) -> Option<(&'static Abi, Arc<NonblockingGroup>, usize, K)> {
-    let decision = || {
-        let (abi, bytes) = nonblocking_candidate(function, (count, datatype))?;
+    counted(function, || {
+        let (abi, bytes, prior) = nonblocking_candidate(function, (count, datatype))?;
         let power = power(bytes as u64);
         let order = |known: &Comm| Order::of(abi, known.size, datatype, op);
         let takes =
@@ -277,16 +238,13 @@ pub fn intercept_nonblocking<K>(
         let known = communicator::of(abi, comm)?;
         known.admits()?;
         let order = order(&known);
-        let beats = |is_oversubscribed| {
-            beats_nonblocking(abi, function, bytes as u64, is_oversubscribed, order)
-        };
         if order == Order::Fixed && !known.had_met_for_reductions() {
             return Err(Outcome::NoTeam);
         }
         // Before the datatypes are looked at, which costs more.
         if known
             .met()
-            .is_some_and(|members| !beats(members.is_oversubscribed))
+            .is_some_and(|members| !prior.is_under(Some(members.oversubscription()), order))
         {
             return Err(Outcome::Small);
         }
@@ -302,8 +260,7 @@ pub fn intercept_nonblocking<K>(
             return Err(Outcome::NoTeam);
         }
         Ok((abi, members.clone(), bytes, kinds))
-    };
-    counted(function, decision)
+    })
 }
 
 /// Decides in the same way about a function that makes a persistent request. It may wait for other
@@ -316,19 +273,13 @@ pub fn intercept_persistent<K>(
     op: Option<Word>,
     kinds: impl FnOnce(&'static Abi, &Comm) -> Option<K>,
 ) -> Option<(&'static Abi, Arc<NonblockingGroup>, usize, K, usize)> {
-    let decision = || {
-        let (abi, bytes) = nonblocking_candidate(function, pair)?;
+    counted(function, || {
+        let (abi, bytes, prior) = nonblocking_candidate(function, pair)?;
         let known = communicator::of(abi, comm)?;
         known.admits()?;
         let members = nonblocking::meet_now(abi, comm, &known).ok_or(Outcome::NoTeam)?;
         let order = Order::of(abi, known.size, pair.1, op);
-        if !beats_nonblocking(
-            abi,
-            function,
-            bytes as u64,
-            members.is_oversubscribed,
-            order,
-        ) {
+        if !prior.is_under(Some(members.oversubscription()), order) {
             return Err(Outcome::Small);
         }
         let kinds = kinds(abi, &known);
@@ -337,50 +288,24 @@ pub fn intercept_persistent<K>(
         let kinds = kinds.ok_or(Outcome::Arguments)?;
         let (members, requests) = made.ok_or(Outcome::NoTeam)?;
         Ok((abi, members, bytes, kinds, requests as usize))
-    };
-    counted(function, decision)
+    })
 }
 
-/// The library and the bytes of a nonblocking call, if these are worth it for any number of ranks.
+/// The library and the bytes of a nonblocking call, if these are worth it for any number of ranks,
+/// and for which.
 fn nonblocking_candidate(
     function: Function,
     (count, datatype): (Option<usize>, Word),
-) -> Result<(&'static Abi, usize), Outcome> {
+) -> Result<(&'static Abi, usize, Prior), Outcome> {
     let abi = active().ok_or(Outcome::Disabled)?;
     if !nonblocking::is_allowed() {
         return Err(Outcome::Disabled);
     }
     let bytes = count.and_then(|count| type_size::bytes(abi, count, datatype));
     let bytes = bytes.ok_or(Outcome::Arguments)?;
-    let beats = |is_oversubscribed| {
-        beats_nonblocking(abi, function, bytes as u64, is_oversubscribed, Order::Free)
-    };
-    if beats(false) || beats(true) {
-        Ok((abi, bytes))
-    } else {
-        Err(Outcome::Small)
-    }
-}
-
-/// Whether nonblocking calls with `bytes` bytes are faster with us.
-fn beats_nonblocking(
-    abi: &Abi,
-    function: Function,
-    bytes: u64,
-    is_oversubscribed: bool,
-    order: Order,
-) -> bool {
-    let library = abi.implementation();
-    match (least(), function.op(), order) {
-        (Some(least), _, _) => bytes >= least,
-        (None, Some(op), Order::Free) => {
-            library.is_beaten_nonblocking(op, bytes, is_oversubscribed)
-        }
-        (None, Some(op), Order::Fixed) => {
-            library.is_beaten_nonblocking_in_fixed_order(op, bytes, is_oversubscribed)
-        }
-        (None, None, _) => false,
-    }
+    let prior = Prior::of(abi.implementation(), function, bytes as u64);
+    let candidate = prior.is_anywhere().then_some((abi, bytes, prior));
+    candidate.ok_or(Outcome::Small)
 }
 
 /// What was decided; counts what is not intercepted.
@@ -403,11 +328,11 @@ fn admit(
     abi: &'static Abi,
     comm: Word,
     known: &Arc<Comm>,
-    (bytes, exact, order): (u64, bool, Order),
+    (prior, exact, order): (Prior, bool, Order),
 ) -> Result<(Arc<Group>, u64), Outcome> {
-    let group = admit_by_thresholds(function, abi, comm, known, (bytes, order))?;
+    let group = admit_by_thresholds(function, abi, comm, known, (prior, order))?;
     let decision = match order {
-        Order::Free => governor::decide(known, &group, function, (bytes, exact)),
+        Order::Free => governor::decide(known, &group, function, (prior.bytes, exact)),
         Order::Fixed => Decision::Intercept,
     };
     match decision {
@@ -425,8 +350,9 @@ fn admit_by_thresholds(
     abi: &'static Abi,
     comm: Word,
     known: &Arc<Comm>,
-    (bytes, order): (u64, Order),
+    (prior, order): (Prior, Order),
 ) -> Result<Arc<Group>, Outcome> {
+    let bytes = prior.bytes;
     // Where the order is fixed, what is forwarded is not worth the team that would tell this. On
     // several machines ranks of different ones do not share processors.
     let oversubscription = match order {
@@ -436,8 +362,8 @@ fn admit_by_thresholds(
         }
         _ => None,
     };
-    if !beats_mpi(abi, function, bytes, oversubscription, order) {
-        return Err(outside(abi, function, bytes));
+    if !prior.is_under(oversubscription, order) {
+        return Err(prior.why_not());
     }
     let group = known.group(abi, comm, (function.moves(bytes, known.size), order));
     let group = group.inspect_err(|_| {
@@ -453,28 +379,19 @@ fn admit_by_thresholds(
         if !reaches(all) {
             return Err(Outcome::Communicator);
         }
-        let beats = |op| is_beaten_across(op, bytes);
-        return if least().is_some() || function.op().is_some_and(beats) {
-            Ok(group.clone())
-        } else {
-            Err(Outcome::Small)
-        };
+        let is_faster = is_faster_across(function, bytes);
+        return is_faster.then(|| group.clone()).ok_or(Outcome::Small);
     }
     // Reductions pay only where nobody copies twice.
     let reduces = |op: Op| Op::REDUCTIONS.contains(&op);
     if !group.direct && function.op().is_some_and(reduces) {
         return Err(Outcome::NoTeam);
     }
-    let oversubscription = Some(oversubscription.unwrap_or(group.oversubscription));
-    if !beats_mpi(abi, function, bytes, oversubscription, order) {
-        return Err(outside(abi, function, bytes));
+    let oversubscription = oversubscription.unwrap_or(group.oversubscription);
+    if !prior.is_under(Some(oversubscription), order) {
+        return Err(prior.why_not());
     }
     Ok(group.clone())
-}
-
-/// Counts what was decided not to be intercepted.
-fn decide(function: Function, decision: impl FnOnce() -> Result<Call, Outcome>) -> Option<Call> {
-    counted(function, decision)
 }
 
 impl Call {

@@ -11,10 +11,10 @@ use libcopy::scratch::Scratch;
 
 use crate::bootstrap;
 use crate::bootstrap::feature;
-use crate::collectives::intercept::{Call, Knows, beats_mpi, intercept_vector};
+use crate::collectives::intercept::{Call, Knows, intercept_vector};
 use crate::comm::communicator;
-use crate::comm::order::Order;
 use crate::decide::active::{active, is_in_place, is_same};
+use crate::decide::prior::Prior;
 use crate::library::abi::Word;
 use crate::library::buffers::{BufferV, BufferW, Received, Sent};
 use crate::library::count::Count;
@@ -335,7 +335,7 @@ unsafe fn alone<N: Count>(
             return None;
         }
         let (agree, largest) = known.irregular(function);
-        let pays = |bytes| beats_mpi(abi, function, bytes, None, Order::Free);
+        let pays = |bytes| Prior::of(abi.implementation(), function, bytes).is_anywhere();
         if !agree && !pays(largest) {
             return None;
         }

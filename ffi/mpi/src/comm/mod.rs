@@ -2,8 +2,6 @@
 
 //! Communicators: their groups, teams and nodes, and what the governor knows of their calls.
 
-pub mod choice;
-pub mod classes;
 pub mod communicator;
 pub mod dispatch;
 pub mod group;

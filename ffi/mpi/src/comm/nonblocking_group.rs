@@ -11,11 +11,12 @@ use libcopy::TeamKey;
 use libcopy::collective::nonblocking::engine::Engines;
 use libcopy::collective::nonblocking::operation::Participants;
 use libcopy::collective::nonblocking::table::{DEPTH, MOST_RANKS, ONE_AFTER_ANOTHER, Table};
+use libcopy::policy::Oversubscription;
 use libcopy::transport::process_memory;
 
 use crate::bootstrap::own_collectives::{Plain, allgather, bcast};
-use crate::comm::classes::is_wanted;
 use crate::comm::group::Node;
+use crate::decide::environment::is_governed;
 use crate::library::abi::{Abi, Word};
 use crate::library::{abi, pmpi};
 use crate::types::fortran_names;
@@ -89,6 +90,15 @@ unsafe impl Plain for Offer {}
 unsafe impl Plain for Card {}
 
 impl NonblockingGroup {
+    /// How ranks and processors go together, as far as it knows.
+    pub fn oversubscription(&self) -> Oversubscription {
+        if self.is_oversubscribed {
+            Oversubscription::Moderate
+        } else {
+            Oversubscription::None
+        }
+    }
+
     /// Makes it, if all ranks are on one machine and reach each other's memory. Collective; all
     /// ranks come to the same answer.
     pub fn meet(
@@ -150,7 +160,7 @@ impl NonblockingGroup {
             word: *word,
             processors: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
             engines: engines.is_some().into(),
-            governed: is_wanted().into(),
+            governed: is_governed().into(),
         };
         let cards = allgather(abi, comm, mine, size)?;
         let reaches = cards.iter().all(|card| {

@@ -14,17 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use libcopy::config;
 use libcopy::datatype::{Class, Named};
 
+use crate::decide::prior::Order;
 use crate::library::abi::{Abi, Word, complain};
 use crate::types::datatype;
-
-/// What may become of the calls of a class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// Results are the same either way: whatever costs less.
-    Free,
-    /// The same way from the first call on.
-    Fixed,
-}
 
 impl Order {
     /// That of a reduction between `ranks` ranks. A call that combines nothing has no `op`.

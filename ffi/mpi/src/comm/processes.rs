@@ -11,7 +11,7 @@ use libcopy::p2p::Endpoint;
 use libcopy::p2p::segment::{Slot, UNCOUNTED, state};
 
 use crate::bootstrap;
-use crate::comm::choice::Choice;
+use crate::decide::prior::Choice;
 use crate::library::abi::Abi;
 use crate::library::pmpi;
 use crate::library::status::Status;

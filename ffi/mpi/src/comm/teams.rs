@@ -25,9 +25,8 @@ use libcopy::{Team, TeamKey};
 
 use crate::bootstrap;
 use crate::bootstrap::own_collectives::{Plain, bcast};
-use crate::comm::classes::is_wanted;
 use crate::comm::group::{Group, world_ranks};
-use crate::decide::active::least;
+use crate::decide::environment::{is_governed, least};
 use crate::library::abi::{Abi, Word};
 use crate::library::pmpi;
 use crate::library::stats::Outcome;
@@ -254,7 +253,7 @@ fn decide(abi: &Abi, list: &[c_int], demand: Demand) -> Offer {
     // One more beside a team that is in use is earned with the fourth large call of one
     // communicator at the earliest.
     let has_paid = asks.has_paid() && (is_first || demand.calls >= 4);
-    let earned = demand.at_once || least().is_some() || !is_wanted() || has_paid;
+    let earned = demand.at_once || least().is_some() || !is_governed() || has_paid;
     if !earned || kept.iter().filter(led).count() >= LED {
         asked.push_back(asks);
         if asked.len() > ASKED {

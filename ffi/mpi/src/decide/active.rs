@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libcopy::config;
 
 use crate::bootstrap;
-use crate::decide::threshold;
+use crate::decide::{environment, prior, threshold};
 use crate::library::abi::{Abi, complain};
 use crate::library::{abi, forked, stats};
 
@@ -43,16 +43,10 @@ fn learn(abi: Option<&Abi>) {
         Some(_) if bootstrap::world().is_none() => u64::MAX,
         // Any blocking collective may be the one in which ranks meet.
         Some(_) if is_meeting_wanted() && !function.is_nonblocking() => 0,
-        Some(abi) => least().unwrap_or_else(|| {
-            let least = |op| {
-                if function.is_nonblocking() {
-                    abi.implementation().least_nonblocking(op)
-                } else {
-                    abi.implementation().least(op)
-                }
-            };
-            function.op().and_then(least).unwrap_or(u64::MAX)
-        }),
+        Some(abi) => {
+            let measured = || prior::least(abi.implementation(), function);
+            environment::least().unwrap_or_else(measured)
+        }
         None => u64::MAX,
     });
 }
@@ -67,12 +61,6 @@ pub fn relearn() {
     if let Some(abi) = active() {
         learn(Some(abi));
     }
-}
-
-/// From how many bytes on everything is intercepted, whether it is faster or not: for tests.
-pub fn least() -> Option<u64> {
-    static LEAST: OnceLock<Option<u64>> = OnceLock::new();
-    *LEAST.get_or_init(|| abi::asked(config::MPI_MIN.bytes()))
 }
 
 /// Whether a buffer is `MPI_IN_PLACE`.

@@ -1,7 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Whether this library intercepts anything, and from how many bytes on.
+//! Ours or the library's: whether this library intercepts anything, what it intercepts before
+//! anything is learned ([`prior`]), and what is learned of classes of calls.
 
 pub mod active;
-pub mod protocol;
+pub mod classes;
+pub mod environment;
+pub mod price;
+pub mod prior;
 pub mod threshold;
+pub mod worth;
+
+#[cfg(test)]
+mod traces;

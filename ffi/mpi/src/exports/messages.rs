@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_void};
 use libcopy::p2p::{self, header};
 
 use crate::comm::processes::{World, world};
-use crate::decide::threshold;
+use crate::decide::{threshold, worth};
 #[cfg(feature = "gpu")]
 use crate::exports::completion;
 use crate::gpu;
@@ -24,7 +24,7 @@ use crate::messages::panics::guarded;
 use crate::messages::receiving::arrived;
 use crate::messages::sending::{notice, were_passed};
 use crate::messages::{lengths, packed, probes, requests, send, short_receives};
-use crate::types::{datatype, worth};
+use crate::types::datatype;
 
 /// Both forms of a function that counts elements; `N` is what counts. What is tiny is forwarded
 /// before anything else. Behind the arguments: how buffers in device memory are replaced, on which

@@ -15,8 +15,6 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use crate::library::against_mpi::MpiImplementation;
-
 use crate::library::loaded::{File, Generation};
 use crate::library::{loaded, tools};
 use libcopy::lock::lock;
@@ -33,6 +31,15 @@ pub enum Family {
     Mpich,
     /// MPI 5's.
     Standard,
+}
+
+/// An MPI library, and those made from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MpiImplementation {
+    /// Open MPI.
+    OpenMpi,
+    /// MPICH, Intel MPI, MVAPICH.
+    Mpich,
 }
 
 /// What differs between libraries.

@@ -3,7 +3,6 @@
 //! The MPI library and this process: constants, functions, tools, errors, what is counted.
 
 pub mod abi;
-pub mod against_mpi;
 pub mod async_guard;
 pub mod attributes;
 pub mod buffers;

@@ -6,9 +6,10 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 
 use crate::comm::processes::World;
+use crate::decide::worth;
 use crate::library::abi::Word;
 use crate::types::earned::Use;
-use crate::types::{datatype, earned, worth};
+use crate::types::{datatype, earned};
 
 /// Elements that are sent or received.
 #[derive(Clone, Copy, Debug)]

@@ -10,24 +10,23 @@
 //! under way.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ffi::c_int;
-use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex};
 use std::time::Instant;
 
 use libcopy::p2p::View;
-use libcopy::policy::governor::{Decision, NextMessages, Paced};
+use libcopy::policy::governor::{Decision, Moment, Next, Paced};
 
-use crate::comm::classes::{Total, is_wanted, power};
 use crate::comm::communicator;
 use crate::comm::processes::World;
-use crate::decide::{active, protocol};
+use crate::decide::classes::{Decided, Row, Shape, Totals, clock, power};
+use crate::decide::environment;
 use crate::library::abi::Word;
+use crate::library::stats::FUNCTIONS;
 use crate::messages::arguments::{Address, Elements, Kind};
 use crate::messages::sending::Chosen;
-use crate::packing::governor::clock;
 use libcopy::lock::lock;
 
 /// Functions that send.
@@ -56,36 +55,16 @@ impl Function {
     }
 }
 
-/// Kinds of elements; pieces by the power of two of their bytes, on average.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Shape {
-    Dense,
-    Regular(u32),
-    Irregular(u32),
-}
-
-impl fmt::Display for Shape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Shape::Dense => write!(f, "dense"),
-            Shape::Regular(power) => write!(f, "regular pieces from {} bytes", 1u64 << power),
-            Shape::Irregular(power) => write!(f, "irregular pieces from {} bytes", 1u64 << power),
-        }
+fn shape_of(chosen: &Chosen, count: usize) -> Shape {
+    if let View::Dense(_) = chosen.view {
+        return Shape::Dense;
     }
-}
-
-impl Shape {
-    fn of(chosen: &Chosen, count: usize) -> Shape {
-        if let View::Dense(_) = chosen.view {
-            return Shape::Dense;
-        }
-        let pieces = chosen.known.pieces.saturating_mul(count as u64).max(1);
-        let power = power(chosen.bytes / pieces);
-        if chosen.known.is_regular {
-            Shape::Regular(power)
-        } else {
-            Shape::Irregular(power)
-        }
+    let pieces = chosen.known.pieces.saturating_mul(count as u64).max(1);
+    let power = power(chosen.bytes / pieces);
+    if chosen.known.is_regular {
+        Shape::Regular(power)
+    } else {
+        Shape::Irregular(power)
     }
 }
 
@@ -158,11 +137,8 @@ impl Key {
 #[derive(Debug)]
 pub struct Class {
     key: Key,
-    /// Messages that go the leader's way before the governor is asked again. Where threads change
-    /// it at the same time, it is wrong by a few.
-    left: AtomicU64,
-    /// Whether these are forwarded.
-    forwards: AtomicBool,
+    /// Messages before the governor is asked again.
+    decided: Decided,
     /// Messages of a trial that are under way.
     watched: AtomicUsize,
     /// Whether there was a trial, or is one.
@@ -175,22 +151,11 @@ impl Class {
     fn new(key: Key) -> Class {
         Class {
             key,
-            left: AtomicU64::new(0),
-            forwards: AtomicBool::new(false),
+            decided: Decided::default(),
             watched: AtomicUsize::new(0),
             is_tried: AtomicBool::new(false),
             paced: Mutex::new(Paced::new(Decision::Intercept, key.seed())),
         }
-    }
-
-    /// Counts a message that was decided on in advance, if one was.
-    #[inline]
-    fn take(&self) -> bool {
-        let left = self.left.load(Ordering::Relaxed);
-        if left > 0 {
-            self.left.store(left - 1, Ordering::Relaxed);
-        }
-        left > 0
     }
 
     /// Messages that are under way. Those that the receiver has not got yet count, whether the
@@ -204,18 +169,9 @@ impl Class {
     /// The way of the next message. If it belongs to a trial, the second result lives until the
     /// program may have its buffer back.
     pub fn next(&'static self, world: &World) -> (Decision, Option<Watched>) {
-        if self.take() {
-            (self.decided(), None)
-        } else {
-            self.ask(world)
-        }
-    }
-
-    fn decided(&self) -> Decision {
-        if self.forwards.load(Ordering::Relaxed) {
-            Decision::Forward
-        } else {
-            Decision::Intercept
+        match self.decided.take() {
+            Some(decision) => (decision, None),
+            None => self.ask(world),
         }
     }
 
@@ -223,19 +179,20 @@ impl Class {
     fn ask(&'static self, world: &World) -> (Decision, Option<Watched>) {
         let mut paced = lock(&self.paced);
         let now = BEGINNING.elapsed().as_nanos() as u64;
-        let under_way = self.under_way(world) as u64;
+        let moment = Moment {
+            now: &|| now,
+            under_way: &|| self.under_way(world) as u64,
+        };
         let classes = TRIED.load(Ordering::Relaxed);
-        match paced.next(AHEAD, (now, clock()), under_way, classes) {
-            NextMessages::Pass(leader, messages) => {
-                let forwards = leader == Decision::Forward;
-                self.forwards.store(forwards, Ordering::Relaxed);
-                self.left.store(messages - 1, Ordering::Relaxed);
-                if forwards {
+        match paced.next_alone(AHEAD, &moment, (clock(), classes)) {
+            Next::Pass(leader, messages) => {
+                self.decided.set(leader, messages - 1);
+                if leader == Decision::Forward {
                     SOME_FORWARD.store(true, Ordering::Relaxed);
                 }
                 (leader, None)
             }
-            NextMessages::Watch(decision) => {
+            Next::Sample(decision, _) => {
                 if !self.is_tried.swap(true, Ordering::Relaxed) {
                     TRIED.fetch_add(1, Ordering::Relaxed);
                 }
@@ -337,8 +294,9 @@ static SOME_FORWARD: AtomicBool = AtomicBool::new(false);
 
 /// Whether the governor decides about messages: not where the environment says what is done with
 /// them.
-static IS_GOVERNED: LazyLock<bool> =
-    LazyLock::new(|| is_wanted() && active::least().is_none() && !protocol::are_asked());
+static IS_GOVERNED: LazyLock<bool> = LazyLock::new(|| {
+    environment::is_governed() && environment::least().is_none() && !environment::are_asked()
+});
 
 /// Messages of which a thread knows the class.
 #[derive(Clone, Copy)]
@@ -397,7 +355,7 @@ pub fn is_forwarded(what: Elements, function: Function, to: Address) -> bool {
     };
     find(Kind::new(what.datatype, count), function, to)
         .flatten()
-        .is_some_and(|class| class.forwards.load(Ordering::Relaxed) && class.take())
+        .is_some_and(|class| class.decided.take_forwarded())
 }
 
 /// The class of a message that this thread does not know yet; `None` if there are too many.
@@ -407,7 +365,7 @@ fn make(chosen: &Chosen, kind: Kind, function: Function, to: Address) -> Option<
         function,
         member: Some(chosen.member),
         power: power(chosen.bytes),
-        shape: Shape::of(chosen, kind.count),
+        shape: shape_of(chosen, kind.count),
         extent: Extent::of(chosen, kind.count),
     };
     let class = lock(&CLASSES).class(key);
@@ -467,56 +425,26 @@ pub fn sift(
     }
 }
 
-/// What is known of the same class for all receivers.
-fn totals() -> BTreeMap<(Function, u32, Shape), Total> {
-    let mut totals: BTreeMap<_, Total> = BTreeMap::new();
+/// Adds what is known of the same classes for all receivers.
+pub fn add(totals: &mut Totals) {
     for class in lock(&CLASSES).all() {
-        let Key {
-            function,
-            power,
-            shape,
-            ..
-        } = class.key;
+        let key = class.key;
         let paced = lock(&class.paced);
         let governor = paced.governor();
         let mut calls = governor.calls();
         // Those that were decided on in advance, but never sent.
-        let left = class.left.load(Ordering::Relaxed);
-        let way = &mut calls[class.decided() as usize];
+        let (decision, left) = class.decided.left();
+        let way = &mut calls[decision as usize];
         *way = way.saturating_sub(left);
-        let total = totals.entry((function, power, shape)).or_default();
-        total.add(calls, governor, 1);
+        let row = Row {
+            // Behind the collectives.
+            function: (FUNCTIONS + key.function as usize, key.function.name()),
+            ranks: 2,
+            power: key.power,
+            shape: Some(key.shape),
+        };
+        totals.entry(row).or_default().add(calls, governor, 1);
     }
-    totals
-}
-
-/// The classes as objects in JSON.
-pub fn json() -> Vec<String> {
-    let object = |((function, power, shape), total): ((Function, u32, Shape), Total)| {
-        format!(
-            "{{\"function\":\"{}\",\"ranks\":2,\"bytes\":{},\"elements\":\"{shape}\",{}}}",
-            function.name(),
-            1u64 << power,
-            total.json()
-        )
-    };
-    totals().into_iter().map(object).collect()
-}
-
-/// A line for each class that was tried.
-pub fn report_classes() -> Vec<String> {
-    let totals = totals();
-    let tried = totals.iter().filter(|(_, total)| total.trials > 0);
-    tried
-        .map(|((function, power, shape), total)| {
-            total.line(
-                function.name(),
-                *power,
-                &shape.to_string(),
-                ("in", "classes"),
-            )
-        })
-        .collect()
 }
 
 #[cfg(test)]
@@ -640,9 +568,13 @@ mod tests {
             let mut passed = (Decision::Intercept, 0);
             for _ in 0..1000 {
                 if passed.1 == 0 {
-                    passed = match paced.next(AHEAD, (now, 0), 0, 2) {
-                        NextMessages::Pass(leader, messages) => (leader, messages),
-                        NextMessages::Watch(decision) => (decision, 1),
+                    let moment = Moment {
+                        now: &|| now,
+                        under_way: &|| 0,
+                    };
+                    passed = match paced.next_alone(AHEAD, &moment, (0, 2)) {
+                        Next::Pass(leader, messages) => (leader, messages),
+                        Next::Sample(decision, _) => (decision, 1),
                     };
                 }
                 passed.1 -= 1;

@@ -40,7 +40,7 @@ pub mod waiting;
 
 #[cfg(feature = "gpu")]
 pub use device::pack_all;
-pub use governed::{json as classes, report_classes};
+pub use governed::add as add_classes;
 #[cfg(feature = "gpu")]
 pub use lengths::is_special;
 #[cfg(not(feature = "rdma"))]

@@ -11,14 +11,16 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use libcopy::p2p::events::{Event, note};
 use libcopy::p2p::header;
+use libcopy::policy::governor::Decision;
 
 use crate::comm::communicator;
 use crate::comm::peers::Peers;
 use crate::comm::processes::World;
+use crate::decide::classes::Decided;
+use crate::decide::price::packing_pays;
 use crate::library::abi::Word;
 use crate::library::pmpi;
 use crate::library::status::{Room, Status};
@@ -30,6 +32,7 @@ use crate::messages::truncation::is_truncation;
 use crate::messages::{lengths, requests};
 use crate::types::datatype;
 use crate::types::datatype::Prepared;
+use crate::types::trial;
 
 /// Elements whose layout is at hand.
 #[derive(Debug)]
@@ -38,10 +41,9 @@ struct Ready {
     bytes: u64,
     /// `None` if they are not packed here.
     prepared: Option<Arc<Prepared>>,
-    /// As long as it has not been found out whether packing pays.
-    untried: Option<Arc<Prepared>>,
-    /// Messages of these elements until that is found out, for the first time or again.
-    left: u64,
+    /// Messages until it is found out whether packing pays, for the first time or again. Until the
+    /// first time the library packs.
+    decided: Decided,
 }
 
 /// Messages before it is found out whether packing pays: not for types that are used once.
@@ -106,8 +108,7 @@ impl ThreadState {
             kind: Kind::NONE,
             bytes: 0,
             prepared: None,
-            untried: None,
-            left: 0,
+            decided: Decided::default(),
         };
         Some(Box::new(ThreadState {
             ready: std::array::from_fn(|_| std::array::from_fn(|_| nothing())),
@@ -138,11 +139,11 @@ impl ThreadState {
             Some(memory) => memory.0,
             None => self.memory[side as usize].insert(Memory::new()?).0,
         };
-        if ready.left == 0 {
-            ready.find_out(world, memory, what, comm);
+        let way = ready.decided.take();
+        match way.unwrap_or_else(|| ready.find_out(world, memory, what, comm)) {
+            Decision::Intercept => Some((ready.prepared.as_deref()?, ready.bytes, memory)),
+            Decision::Forward => None,
         }
-        ready.left -= 1;
-        Some((ready.prepared.as_deref()?, ready.bytes, memory))
     }
 
     /// Whether a rank of a communicator is another process of this machine; for any source, whether
@@ -180,39 +181,47 @@ impl Ready {
             let prepared = datatype::layout(datatype, kind.count as u64)?;
             (prepared.layout.segment_count() > 1).then_some(prepared)
         };
-        let packs = world.choice.packs(&known, kind.count);
+        let count = kind.count as u64;
+        let bytes = known.size.saturating_mul(count);
+        let packs = !known.dense
+            && world
+                .choice
+                .packs(bytes, known.pieces.saturating_mul(count));
         let prepared = packs.then(prepare).flatten();
         if prepared.is_none() {
             leave(world, kind);
         }
-        let bytes = known.size.saturating_mul(kind.count as u64);
-        let (prepared, untried, left) = match world.choice.toll(bytes) {
-            Some(_) if prepared.is_some() => (None, prepared, TRIALS),
-            _ => (prepared, None, u64::MAX),
-        };
+        let decided = Decided::default();
+        match (&prepared, world.choice.toll(bytes)) {
+            (None, _) => decided.set(Decision::Forward, Decided::ALL),
+            (Some(_), None) => decided.set(Decision::Intercept, Decided::ALL),
+            (Some(_), Some(_)) => decided.set(Decision::Forward, TRIALS),
+        }
         Some(Ready {
             kind,
             bytes,
             prepared,
-            untried,
-            left,
+            decided,
         })
     }
 
-    /// Finds out whether packing pays, and when that is to be found out again.
+    /// Finds out whether packing pays, and when that is to be found out again; the way of this
+    /// message.
     #[cold]
-    fn find_out(&mut self, world: &World, memory: *mut u8, what: Elements, comm: Word) {
-        let prepared = self.untried.take().or(self.prepared.take());
-        let again = prepared
-            .as_ref()
-            .and_then(|prepared| pays(world, prepared, self.bytes, memory, (what, comm)));
-        match again {
-            Some(messages) => (self.prepared, self.left) = (prepared, messages),
+    fn find_out(&mut self, world: &World, memory: *mut u8, what: Elements, comm: Word) -> Decision {
+        let prepared = self.prepared.as_ref();
+        let again =
+            prepared.and_then(|prepared| pays(world, prepared, self.bytes, memory, (what, comm)));
+        let (way, messages) = match again {
+            Some(messages) => (Decision::Intercept, messages),
             None => {
-                self.left = u64::MAX;
+                self.prepared = None;
                 leave(world, self.kind);
+                (Decision::Forward, Decided::ALL)
             }
-        }
+        };
+        self.decided.set(way, messages - 1);
+        way
     }
 }
 
@@ -227,23 +236,17 @@ fn pays(
     to: *mut u8,
     (what, comm): (Elements, Word),
 ) -> Option<u64> {
-    /// Messages are packed for this many times as long as it takes to find that out.
-    const RARELY: u64 = 100;
-    /// What a library may want beyond the bytes.
-    const MORE: u64 = 256;
     /// How often elements are packed.
     const ROUNDS: u32 = 4;
-    const SAMPLES: usize = 3;
+    const SAMPLES: u32 = 3;
     let (Some(toll), Some(count)) = (world.choice.toll(bytes), what.count) else {
-        return Some(u64::MAX);
+        return Some(Decided::ALL);
     };
     let count = c_int::try_from(count).ok()?;
     let pack = |count, datatype| {
-        let mut end = 0;
-        let (from, room) = (what.buffer.cast_const(), (bytes + MORE) as c_int);
         // SAFETY: the program's elements, of which it has sent or received such before; room for
         // more.
-        unsafe { pmpi::pack(from, count, datatype, to.cast(), room, &mut end, comm) == 0 }
+        unsafe { trial::pack(what.buffer, (count, datatype), (to, bytes), comm) }
     };
     let theirs = || pack(count, what.datatype);
     // A message does not pay for the call.
@@ -253,20 +256,10 @@ fn pays(
         unsafe { prepared.layout.pack_raw(what.buffer.cast(), 0..bytes, to) };
         true
     };
-    let shortest = |pack: &dyn Fn() -> bool| {
-        let times = (0..SAMPLES).map(|_| {
-            let start = Instant::now();
-            let fine = (0..ROUNDS).all(|_| pack());
-            fine.then(|| start.elapsed().as_nanos() as u64)
-        });
-        times.collect::<Option<Vec<_>>>()?.into_iter().min()
-    };
+    let shortest =
+        |pack: &dyn Fn() -> bool| trial::shortest(SAMPLES, || (0..ROUNDS).all(|_| pack()));
     let (ours, theirs, call) = (shortest(&ours)?, shortest(&theirs)?, shortest(&call)?);
-    // Without what another rank did on this processor meanwhile.
-    let took = SAMPLES as u64 * (ours + theirs + call);
-    let theirs = theirs.saturating_sub(call);
-    let again = RARELY * took / (ours / u64::from(ROUNDS)).max(1);
-    (2 * theirs > 2 * ours + u64::from(ROUNDS) * toll).then_some(again.max(1))
+    packing_pays(SAMPLES.into(), ROUNDS.into(), (ours, theirs, call), toll)
 }
 
 /// Bytes in place of a message's elements.

@@ -14,7 +14,7 @@ use libcopy::scratch::zeros;
 use crate::comm::communicator;
 use crate::comm::communicator::Comm;
 use crate::comm::processes::{World, has_threads, world};
-use crate::decide::active;
+use crate::decide::environment;
 use crate::library::abi::{Abi, Word};
 use crate::library::count::Large;
 use crate::library::errors::{no_room, raise};
@@ -203,7 +203,7 @@ fn choose_slowly(world: &World, what: Elements, to: Address) -> Option<Chosen> {
         return None;
     }
     let route = route(world.abi, to)?;
-    let least = active::least().unwrap_or(LEAST).max(HEADER + 1);
+    let least = environment::least().unwrap_or(LEAST).max(HEADER + 1);
     if bytes < least.max(rdma::reaches(route.rank)?) {
         return None;
     }

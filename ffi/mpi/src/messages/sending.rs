@@ -11,6 +11,7 @@ use libcopy::p2p::{Shared, View, header};
 
 use crate::comm::communicator;
 use crate::comm::processes::World;
+use crate::decide::worth;
 use crate::gpu;
 use crate::library::abi::Word;
 use crate::library::pmpi;
@@ -19,8 +20,8 @@ use crate::messages::handle::Handle;
 use crate::messages::offering::{Candidate, Patience};
 use crate::messages::panics::caught;
 use crate::messages::{lengths, remote, view};
+use crate::types::datatype;
 use crate::types::datatype::Known;
-use crate::types::{datatype, worth};
 use libcopy::lock::lock;
 
 /// A message that is to be intercepted.
@@ -82,7 +83,7 @@ fn is_passed(world: &World, known: &Known, bytes: u64, count: usize) -> bool {
         _ if known.dense => false,
         // One piece is dense, wherever it is.
         0 | 1 => bytes < world.least[0],
-        pieces => world.choice.is_fast(known, bytes, pieces),
+        pieces => world.choice.is_fast(known.is_regular, bytes, pieces),
     }
 }
 

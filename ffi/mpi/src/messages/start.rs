@@ -21,10 +21,10 @@ use libcopy::transport::process_memory;
 
 use crate::bootstrap::{MOST_MEMBERS, Meeting, feature};
 use crate::collectives::nonblocking;
-use crate::comm::choice::Choice;
 use crate::comm::processes::{WORLD, World, world};
 use crate::decide::active::active;
-use crate::decide::{active, protocol};
+use crate::decide::prior::Choice;
+use crate::decide::{active, environment};
 use crate::library::abi::{Abi, complain};
 use crate::library::tools::Feature;
 use crate::library::{abi, forked, pmpi, progress, stats, tools, world_model};
@@ -235,7 +235,7 @@ fn meet(abi: &'static Abi) {
                         (agreed.me, agreed.pids.clone()),
                         (offer.magic, segment),
                         (
-                            protocol::asked(),
+                            environment::asked(),
                             registration.filter(|_| agreed.has(feature::MODULE)),
                         ),
                         Box::new(Matching),
@@ -267,7 +267,7 @@ fn make(abi: &'static Abi, members: usize) -> Result<(Made, Offer), String> {
     let magic = [word as u64, (word >> 64) as u64];
     let made = Segment::create(members, magic);
     let (segment, file) = made.map_err(|error| format!("no shared memory: {error}"))?;
-    let (mut registration, mut key, protocol) = (None, None, protocol::asked());
+    let (mut registration, mut key, protocol) = (None, None, environment::asked());
     if protocol != Protocol::Pipelined {
         (registration, key) = Registration::create(protocol == Protocol::Mapped).unzip();
     }
@@ -315,7 +315,7 @@ fn prepare(
             let segment = Segment::open(offer.pid, offer.fd, members, offer.magic);
             let segment =
                 segment.map_err(|error| format!("the shared memory for messages: {error}"))?;
-            let eager = protocol::asked() == Protocol::Mapped;
+            let eager = environment::asked() == Protocol::Mapped;
             let registration = offer.key.and_then(|key| Registration::join(key, eager));
             (segment, None, registration)
         }

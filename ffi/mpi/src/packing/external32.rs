@@ -8,7 +8,8 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use crate::decide::active::{active, least};
+use crate::decide::active::active;
+use crate::decide::environment::least;
 use crate::gpu;
 use crate::library::abi::{Abi, Word};
 use crate::library::count::{Count, Large};

@@ -7,15 +7,14 @@
 //! Only what the thresholds intercept has a class. Between trials a call costs one comparison more:
 //! a thread takes up to [`AHEAD`] calls from the governor at once.
 
-use std::cell::Cell;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use libcopy::lock::lock;
-use libcopy::policy::governor::{Alone, Decision, Next, Slot};
+use libcopy::policy::governor::{Decision, Moment, Next, Slot, Timed};
 
-use crate::comm::classes;
-use crate::decide::active::least;
+use crate::decide::classes::{Decided, clock};
+use crate::decide::{classes, environment};
 use crate::library::stats;
 use crate::library::stats::Function;
 use crate::types::datatype::Prepared;
@@ -37,21 +36,22 @@ const AHEAD: u64 = 64;
 pub struct Governed {
     prepared: Arc<Prepared>,
     side: Side,
-    /// Calls that go the leader's way before the governor is asked again.
-    left: Cell<u64>,
-    leader: Cell<Decision>,
+    /// Calls before the governor is asked again.
+    decided: Decided,
 }
 
 impl Governed {
     /// Nothing is known yet.
     pub fn new(prepared: Arc<Prepared>, side: Side) -> Self {
+        let decided = Decided::default();
         // Tests that intercept everything leave nothing to decide.
-        let is_asked = least().is_none() && classes::is_wanted();
+        if environment::least().is_some() || !environment::is_governed() {
+            decided.set(Decision::Intercept, Decided::ALL);
+        }
         Governed {
             prepared,
             side,
-            left: Cell::new(if is_asked { 0 } else { u64::MAX }),
-            leader: Cell::new(Decision::Intercept),
+            decided,
         }
     }
 
@@ -64,11 +64,8 @@ impl Governed {
     /// The way of the next call, and where its time goes if it belongs to a trial.
     #[inline]
     pub fn next(&self) -> (Decision, Option<Trial>) {
-        match self.left.get().checked_sub(1) {
-            Some(left) => {
-                self.left.set(left);
-                (self.leader.get(), None)
-            }
+        match self.decided.take() {
+            Some(decision) => (decision, None),
             None => self.ask(),
         }
     }
@@ -76,33 +73,31 @@ impl Governed {
     #[cold]
     fn ask(&self) -> (Decision, Option<Trial>) {
         let class = self.prepared.governors[self.side as usize]
-            .get_or_init(|| Box::new(Mutex::new(Alone::new(Decision::Intercept))));
-        let mut alone = lock(class);
-        let before = stats::wanted().then(|| alone.clone());
-        let next = alone.next(AHEAD, clock());
+            .get_or_init(|| Box::new(Mutex::new(Timed::new(Decision::Intercept))));
+        let mut class = lock(class);
+        let before = stats::wanted().then(|| class.governor().clone());
+        let next = class.next_alone(AHEAD, &Moment::NONE, (clock(), 1));
         if let Some(before) = before {
             let function = match self.side {
                 Side::Packs => Function::Pack,
                 Side::Unpacks => Function::Unpack,
             };
             let bytes = self.prepared.layout.size();
-            classes::add_alone(function, bytes, before.governor(), alone.governor());
+            classes::add_alone(function, bytes, &before, class.governor());
         }
-        match next {
+        let slot = match next {
             Next::Pass(leader, calls) => {
-                self.left.set(calls - 1);
-                self.leader.set(leader);
-                (leader, None)
+                self.decided.set(leader, calls - 1);
+                None
             }
-            Next::Measure(decision, slot) => {
-                let trial = Trial {
-                    prepared: self.prepared.clone(),
-                    side: self.side,
-                    slot,
-                };
-                (decision, Some(trial))
-            }
-        }
+            Next::Sample(_, slot) => slot,
+        };
+        let trial = |slot| Trial {
+            prepared: self.prepared.clone(),
+            side: self.side,
+            slot,
+        };
+        (next.decision(), slot.map(trial))
     }
 }
 
@@ -131,20 +126,6 @@ impl Trial {
             lock(class).put(self.slot, time);
         }
     }
-}
-
-/// Nanoseconds that measuring a call takes.
-pub fn clock() -> u64 {
-    static CLOCK: OnceLock<u64> = OnceLock::new();
-    *CLOCK.get_or_init(|| {
-        const READINGS: u32 = 16;
-        let started = Instant::now();
-        for _ in 0..READINGS {
-            std::hint::black_box(Instant::now());
-        }
-        // Two readings, and about as much to keep the time.
-        4 * started.elapsed().as_nanos() as u64 / u64::from(READINGS)
-    })
 }
 
 #[cfg(test)]

@@ -13,8 +13,10 @@ use std::thread::LocalKey;
 use libcopy::policy::governor::Decision;
 
 use crate::comm::communicator;
-use crate::decide::active::{active, least};
-use crate::decide::threshold;
+use crate::decide::active::active;
+use crate::decide::environment::least;
+use crate::decide::prior::{LEAST_PACKED, packs_as_fast};
+use crate::decide::{threshold, worth};
 use crate::library::abi::{Abi, Word};
 use crate::library::count::Count;
 use crate::library::stats::{Function, Outcome};
@@ -23,13 +25,7 @@ use crate::library::{pmpi, stats, tools};
 use crate::packing::governor::{Governed, Side, Trial};
 use crate::types::datatype::Prepared;
 use crate::types::earned::Use;
-use crate::types::{datatype, earned, worth};
-
-/// Bytes from which on this is not slower than Open MPI and MPICH (`packing time` in
-/// `ffi/mpi/tests` measures it).
-const LEAST: u64 = 64;
-/// Bytes of a piece, on average, from which on they copy as fast.
-const LONG_PIECE: [u64; 2] = [2 << 10, 8 << 10];
+use crate::types::{datatype, earned};
 
 /// A decision that was made about a handle and a count, as long as types are in this generation.
 pub struct Decided<T> {
@@ -58,10 +54,10 @@ fn decide(abi: &Abi, datatype: Word, count: usize) -> Result<Arc<Prepared>, Outc
     if tools::wrapped(Feature::Packing).is_some() {
         return Err(Outcome::Disabled);
     }
-    let implementation = usize::from(!abi.is_open_mpi());
+    let is_fast = |bytes, pieces| packs_as_fast(abi.implementation(), bytes, pieces);
     let known = datatype::of(abi, datatype).ok_or(Outcome::Arguments)?;
-    let long_piece = known.pieces.saturating_mul(LONG_PIECE[implementation]);
-    if least().is_none() && (known.dense || known.pieces > 1 && known.size >= long_piece) {
+    let are_long = known.pieces > 1 && is_fast(known.size, known.pieces);
+    if least().is_none() && (known.dense || are_long) {
         // Whatever their number is.
         worth::decide(datatype & abi.handle, worth::PACKED_THERE, 0);
         return Err(Outcome::NoGain);
@@ -71,13 +67,9 @@ fn decide(abi: &Abi, datatype: Word, count: usize) -> Result<Arc<Prepared>, Outc
     let (bytes, pieces) = (prepared.layout.size(), prepared.layout.segment_count());
     match least() {
         Some(least) if bytes >= least => Ok(prepared),
-        None if bytes >= LEAST => {
-            if pieces <= 1 || bytes >= pieces.saturating_mul(LONG_PIECE[implementation]) {
-                Err(Outcome::NoGain)
-            } else {
-                Ok(prepared)
-            }
-        }
+        None if bytes < LEAST_PACKED => Err(Outcome::Small),
+        None if pieces <= 1 || is_fast(bytes, pieces) => Err(Outcome::NoGain),
+        None => Ok(prepared),
         _ => Err(Outcome::Small),
     }
 }

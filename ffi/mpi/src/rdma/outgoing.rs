@@ -10,7 +10,7 @@ use libcopy::scratch::no_memory;
 use libcopy_rdma::Error;
 use libcopy_rdma::gather::Buffer;
 
-use crate::decide::active;
+use crate::decide::environment;
 use crate::library::abi::Word;
 use crate::library::errors::no_room;
 use crate::rdma::control::{TAGS, UnsentHeader};
@@ -223,7 +223,7 @@ impl Send {
             engine.tell(rank, &notice);
             engine.want_link(rank);
             let usual = match patience {
-                _ if active::least().is_some() => LONG_PATIENCE,
+                _ if environment::least().is_some() => LONG_PATIENCE,
                 Patience::Blocking => PATIENCE,
                 Patience::Nonblocking => SHORT_PATIENCE,
             };

@@ -16,16 +16,16 @@ use libcopy::datatype::{
 use libcopy::lock::lock;
 use libcopy::lru::LruMap;
 use libcopy::p2p::DescribedLayout;
-use libcopy::policy::governor::Alone;
+use libcopy::policy::governor::Timed;
 #[cfg(feature = "gpu")]
 use libcopy_gpu::GpuLayout;
 
-use crate::decide::threshold;
+use crate::decide::{threshold, worth};
 use crate::library::abi::{Abi, Word};
 use crate::library::attributes::Cache;
 use crate::library::pmpi::{CopyAttribute, DeleteAttribute, forward};
 use crate::library::{attributes, errors, pmpi, world_model};
-use crate::types::{type_size, worth};
+use crate::types::type_size;
 
 /// A datatype of the program's.
 #[derive(Debug)]
@@ -858,7 +858,7 @@ pub struct Prepared {
     /// The layout for messages, whose receivers get to know it.
     pub described: Arc<DescribedLayout>,
     /// The governors of packing and of unpacking these elements, once that was done some times.
-    pub governors: [OnceLock<Box<Mutex<Alone>>>; 2],
+    pub governors: [OnceLock<Box<Mutex<Timed>>>; 2],
     #[cfg(feature = "gpu")]
     gpu: OnceLock<Option<Box<GpuLayout>>>,
 }

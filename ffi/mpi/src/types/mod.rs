@@ -7,5 +7,5 @@ pub mod datatype;
 pub mod earned;
 pub mod fortran_names;
 pub mod parts;
+pub mod trial;
 pub mod type_size;
-pub mod worth;

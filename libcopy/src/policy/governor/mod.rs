@@ -28,16 +28,16 @@
 //! limited to what telling the two ways apart needs: where they differ much, earlier trials are
 //! soon forgotten, and a change is soon noticed.
 
-mod alone;
+mod class;
 mod estimate;
-mod paced;
-mod together;
+mod pace;
 mod trials;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod traces;
 
-pub use alone::{Alone, Next};
-pub use paced::{NextMessages, Paced};
-pub use together::{Account, Together, sums};
+pub use class::{Class, Moment, Next, OwnTime, Sampler, Timed};
+pub use pace::{Account, Paced, Together, sums};
 pub use trials::{Decision, FIRST, Governor, MOST, Slot, Step, Times};

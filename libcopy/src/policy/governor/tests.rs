@@ -7,8 +7,12 @@ fn a_rank_that_is_ahead_of_the_others_asks_seldom() {
     let mut together = Together::new(Decision::Intercept, 7);
     let mut asked = 0;
     for call in 0..1 << 20 {
-        while together.next(|| 1000 * call, || 3).is_none() {
-            together.decide(None, 1);
+        let moment = Moment {
+            now: &|| 1000 * call,
+            under_way: &|| 3,
+        };
+        while together.next(1, &moment).is_none() {
+            together.agree(None, 1);
             asked += 1;
         }
     }
@@ -22,21 +26,22 @@ fn a_process_that_decides_alone_takes_the_way_that_costs_less() {
         ([200, 300], Decision::Intercept),
     ] {
         for prior in Decision::BOTH {
-            let mut alone = Alone::new(prior);
+            let mut alone = Timed::new(prior);
             let mut random = Random(7);
             let mut calls = [0u64; 2];
             while calls[0] + calls[1] < 100_000 {
-                match alone.next(64, 40) {
+                match alone.next_alone(64, &Moment::NONE, (40, 1)) {
                     Next::Pass(decision, passed) => {
                         assert!((1..=64).contains(&passed));
                         calls[decision as usize] += passed;
                     }
-                    Next::Measure(decision, slot) => {
+                    Next::Sample(decision, Some(slot)) => {
                         let way = decision as usize;
                         calls[way] += 1;
                         // The clock is in it, and noise of a fifth.
                         alone.put(slot, 40 + costs[way] * (90 + random.next() % 20) / 100);
                     }
+                    other => panic!("{other:?}"),
                 }
             }
             assert_eq!(alone.governor().leader(), better, "{prior:?}");
@@ -130,7 +135,7 @@ impl Class {
             self.governor.decide(&self.times, exchange as u64);
             self.times = [[0; MOST]; 2];
         }
-        let step = if self.governor.rests_forwarding() {
+        let step = if self.governor.forward_ahead(1) == 1 {
             Step {
                 decision: Decision::Forward,
                 slot: None,
@@ -265,10 +270,9 @@ impl Messages {
         if self.left > 0 {
             self.left -= 1;
         } else {
-            let clock = (now as u64, 0);
-            match self.paced.next(64, clock, self.watched, classes) {
-                NextMessages::Pass(leader, passed) => (decision, self.left) = (leader, passed - 1),
-                NextMessages::Watch(way) => {
+            match paced_next(&mut self.paced, now, self.watched, classes) {
+                Next::Pass(leader, passed) => (decision, self.left) = (leader, passed - 1),
+                Next::Sample(way, _) => {
                     decision = way;
                     self.watched += 1;
                 }
@@ -280,6 +284,15 @@ impl Messages {
         }
         self.means[decision as usize]
     }
+}
+
+/// What to do with the next messages.
+fn paced_next(paced: &mut Paced, now: f64, under_way: u64, classes: usize) -> Next {
+    let moment = Moment {
+        now: &|| now as u64,
+        under_way: &|| under_way,
+    };
+    paced.next_alone(64, &moment, (0, classes))
 }
 
 /// A program of which each round sends the messages of all classes, and does something else: how
@@ -347,9 +360,9 @@ fn with_pauses(seed: u64, means: [f64; 2], (every, pause): (u64, f64)) -> (f64, 
     let mut passed = (Decision::Intercept, 0);
     for message in 1..=messages {
         if passed.1 == 0 {
-            passed = match paced.next(64, (now as u64, 0), 0, 2) {
-                NextMessages::Pass(leader, messages) => (leader, messages),
-                NextMessages::Watch(decision) => (decision, 1),
+            passed = match paced_next(&mut paced, now, 0, 2) {
+                Next::Pass(leader, messages) => (leader, messages),
+                Next::Sample(decision, _) => (decision, 1),
             };
         }
         passed.1 -= 1;
@@ -405,8 +418,12 @@ fn together(seed: u64, rounds: u64) -> f64 {
         let mut decision = None;
         let accounts: Vec<Account> = all.iter().map(Together::account).collect();
         for rank in &mut all {
-            let (time, under_way) = (now as u64, call % window);
-            let next = rank.next(|| time, || under_way).or_else(|| {
+            let moment = Moment {
+                now: &|| now as u64,
+                under_way: &|| call % window,
+            };
+            let mut next = rank.next(1, &moment);
+            if next.is_none() {
                 let said: Vec<Account> = accounts
                     .iter()
                     .map(|said| Account {
@@ -414,13 +431,11 @@ fn together(seed: u64, rounds: u64) -> f64 {
                         ..*said
                     })
                     .collect();
-                rank.decide((!some_are_late).then_some(&said[..]), 1);
-                rank.next(|| time, || under_way)
-            });
-            assert!(
-                decision.is_none_or(|decision| Some(decision) == next),
-                "{seed}"
-            );
+                rank.agree((!some_are_late).then_some(&said[..]), 1);
+                next = rank.next(1, &moment);
+            }
+            let next = next.map(Next::decision);
+            assert!(decision.is_none() || decision == next, "{seed}");
             decision = next;
         }
         let mean = means[decision.unwrap() as usize];

@@ -118,8 +118,8 @@ pub struct Governor {
     trials: u64,
     /// Part of the calls' time that trials may cost.
     pub(super) budget: f64,
-    /// Whether the times are those of stretches ([`super::Paced`]), which have in them what else
-    /// the program does.
+    /// Whether the times are those of stretches ([`super::pace`]), which have in them what else the
+    /// program does.
     is_paced: bool,
     /// Calls of a stretch, where the ranks have agreed on that ([`super::Together`]).
     pub(super) stretch: u64,
@@ -168,10 +168,13 @@ impl Governor {
         self.rest == 0
     }
 
-    /// Counts a call if it comes while there is no trial and all calls are forwarded.
+    /// [`Governor::pass`] where the calls are forwarded, and none elsewhere.
     #[inline]
-    pub fn rests_forwarding(&mut self) -> bool {
-        self.leader == Decision::Forward && self.pass(1) == 1
+    pub(super) fn forward_ahead(&mut self, most: u64) -> u64 {
+        match self.leader {
+            Decision::Forward => self.pass(most),
+            Decision::Intercept => 0,
+        }
     }
 
     /// Counts up to `most` calls in advance, which come while there is no trial and go the way of
@@ -192,6 +195,15 @@ impl Governor {
             self.led += 1.0;
         } else {
             self.tried += 1.0;
+        }
+    }
+
+    /// Counts a call of a trial that is not measured.
+    pub(super) fn lead(&mut self) -> Step {
+        self.repeat(self.leader);
+        Step {
+            decision: self.leader,
+            slot: None,
         }
     }
 

@@ -19,9 +19,9 @@ use libcopy::policy::governor::Decision;
 
 use crate::collectives::governor;
 use crate::collectives::nonblocking::operation::Operation;
-use crate::comm::classes::PersistentClass;
 use crate::comm::nonblocking_group::NonblockingGroup;
-use crate::comm::order::Order;
+use crate::decide::classes::PersistentClass;
+use crate::decide::prior::Order;
 use crate::library::abi::{Abi, Word};
 use crate::library::stats;
 use crate::library::stats::{Function, Outcome};

@@ -4,63 +4,65 @@
 //! what their calls have cost.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::time::Instant;
 
 use libcopy::collective::nonblocking::agreement::Progress;
-use libcopy::config;
 use libcopy::lock::lock;
-use libcopy::policy::governor::{Decision, Governor, Times, Together};
+use libcopy::policy::governor::{Decision, Governor, Timed, Together};
 
 use crate::library::stats::{FUNCTIONS, Function};
 
-/// Whether this process wants a governor.
-pub fn is_wanted() -> bool {
-    static WANTED: OnceLock<bool> = OnceLock::new();
-    *WANTED.get_or_init(|| {
-        // Collectives that return early have not done what they are measured for.
-        let early = config::ASYNC.value().is_some_and(|value| value != "off");
-        config::GOVERNOR.is_on(true) && !early
-    })
-}
-
-/// One class of calls.
+/// A class of collectives.
 #[derive(Debug)]
-pub struct Class {
+pub struct Class<C, A> {
     pub function: Function,
     /// The power of two of its bytes.
     pub power: u32,
-    pub governor: Governor,
-    pub times: Times,
-    /// What the last exchange took here, in nanoseconds.
-    pub exchange: u64,
+    pub class: C,
+    /// How its ranks agree.
+    pub agreement: A,
 }
 
-/// One class of nonblocking calls.
-#[derive(Debug)]
-pub struct NonblockingClass {
-    pub function: Function,
-    /// The power of two of its bytes.
-    pub power: u32,
-    pub together: Together,
-    /// What its ranks have agreed on.
-    pub progress: Progress,
+/// Of blocking ones, with the nanoseconds that the ranks' last exchange took here.
+pub type BlockingClass = Class<Timed, u64>;
+
+/// Of nonblocking ones, with what the ranks have agreed on.
+pub type NonblockingClass = Class<Together, Progress>;
+
+impl BlockingClass {
+    /// One of which nothing is known.
+    pub fn new(function: Function, power: u32) -> Self {
+        Class {
+            function,
+            power,
+            class: Timed::new(Decision::Intercept),
+            agreement: 0,
+        }
+    }
 }
 
 impl NonblockingClass {
     /// One of which nothing is known. All ranks make it alike.
     pub fn new(function: Function, power: u32) -> Self {
         let seed = (function as u64) << 32 | u64::from(power);
-        NonblockingClass {
+        let seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16;
+        Class {
             function,
             power,
-            together: Together::new(
-                Decision::Intercept,
-                seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16,
-            ),
-            progress: Progress::default(),
+            class: Together::new(Decision::Intercept, seed),
+            agreement: Progress::default(),
         }
     }
+}
+
+/// The place of a class in the list of a communicator, at the end of which it may come.
+pub fn place<C, A>(all: &[Class<C, A>], function: Function, power: u32) -> usize {
+    let is_it = |class: &Class<C, A>| class.function == function && class.power == power;
+    all.iter().position(is_it).unwrap_or(all.len())
 }
 
 /// The starts of a persistent request, which are a class of their own.
@@ -99,9 +101,9 @@ impl PersistentClass {
 
     fn add(&self, totals: &mut Totals) {
         let class = lock(&self.class);
-        let key = (class.function as usize, self.ranks, class.power);
-        let governor = class.together.governor();
-        let total = totals.entry(key).or_default();
+        let row = Row::of(class.function, self.ranks, class.power);
+        let governor = class.class.governor();
+        let total = totals.entry(row).or_default();
         total.add(governor.calls(), governor, self.ranks);
     }
 }
@@ -120,6 +122,73 @@ pub fn add_persistent(totals: &mut Totals) {
     for class in all {
         class.add(totals);
     }
+}
+
+/// Calls of a class that are decided on in advance, and which way they go. Where threads change it
+/// at the same time, it is wrong by a few.
+#[derive(Debug, Default)]
+pub struct Decided(AtomicU64);
+
+impl Decided {
+    /// Beside the number of calls: they are forwarded.
+    const FORWARD: u64 = 1 << 63;
+    /// Calls that never end.
+    pub const ALL: u64 = Self::FORWARD - 1;
+
+    /// The way of the next call if that is decided on; counts it.
+    #[inline]
+    pub fn take(&self) -> Option<Decision> {
+        let word = self.0.load(Ordering::Relaxed);
+        (word & Self::ALL > 0).then(|| {
+            self.0.store(word - 1, Ordering::Relaxed);
+            Self::way(word)
+        })
+    }
+
+    /// The same if it is forwarded.
+    #[inline]
+    pub fn take_forwarded(&self) -> bool {
+        let word = self.0.load(Ordering::Relaxed);
+        let is_forwarded = word > Self::FORWARD;
+        if is_forwarded {
+            self.0.store(word - 1, Ordering::Relaxed);
+        }
+        is_forwarded
+    }
+
+    /// So many calls go this way.
+    pub fn set(&self, decision: Decision, calls: u64) {
+        let way = match decision {
+            Decision::Intercept => 0,
+            Decision::Forward => Self::FORWARD,
+        };
+        self.0.store(way | calls.min(Self::ALL), Ordering::Relaxed);
+    }
+
+    /// The way of these calls, and those that have not come yet.
+    pub fn left(&self) -> (Decision, u64) {
+        let word = self.0.load(Ordering::Relaxed);
+        (Self::way(word), word & Self::ALL)
+    }
+
+    #[inline]
+    fn way(word: u64) -> Decision {
+        Decision::BOTH[(word >> 63) as usize]
+    }
+}
+
+/// Nanoseconds that measuring a call takes.
+pub fn clock() -> u64 {
+    static CLOCK: OnceLock<u64> = OnceLock::new();
+    *CLOCK.get_or_init(|| {
+        const READINGS: u32 = 16;
+        let started = Instant::now();
+        for _ in 0..READINGS {
+            std::hint::black_box(Instant::now());
+        }
+        // Two readings, and about as much to keep the time.
+        4 * started.elapsed().as_nanos() as u64 / u64::from(READINGS)
+    })
 }
 
 /// Calls of a communicator's classes that are forwarded, as was decided in advance: so each costs a
@@ -189,7 +258,7 @@ impl Ahead {
 #[derive(Debug, Default)]
 pub struct Classes {
     pub ahead: Ahead,
-    pub all: Mutex<Vec<Class>>,
+    pub all: Mutex<Vec<BlockingClass>>,
     pub nonblocking: Mutex<Vec<NonblockingClass>>,
     /// Whether there is one whose calls are forwarded.
     pub forwards: AtomicBool,
@@ -198,7 +267,7 @@ pub struct Classes {
 }
 
 impl Classes {
-    pub fn lock(&self) -> MutexGuard<'_, Vec<Class>> {
+    pub fn lock(&self) -> MutexGuard<'_, Vec<BlockingClass>> {
         lock(&self.all)
     }
 
@@ -214,16 +283,14 @@ impl Classes {
             return true;
         }
         let mut all = self.lock();
-        let mut of_class = all
-            .iter_mut()
-            .filter(|class| class.function == function && class.power == power);
-        let Some(class) = of_class.next() else {
+        let place = place(&all, function, power);
+        let Some(Class { class, .. }) = all.get_mut(place) else {
             return false;
         };
-        let rests = class.governor.rests_forwarding();
+        let rests = class.forward_ahead(1) == 1;
         if rests {
             self.ahead
-                .decide(function, power, || class.governor.pass(AHEAD));
+                .decide(function, power, || class.forward_ahead(AHEAD));
         }
         rests
     }
@@ -262,38 +329,97 @@ impl Total {
             self.won += ((forwarded - intercepted) * calls[0] as f64 / ranks as f64) as i64;
         }
     }
+}
 
-    /// Its members of an object in JSON.
-    pub fn json(&self) -> String {
-        format!(
-            "\"intercepted\":{},\"forwarded\":{},\"trials\":{},\"communicators\":{},\"forwarding\":{},\"won_ns\":{}",
-            self.calls[0],
-            self.calls[1],
-            self.trials,
-            self.communicators,
-            self.forwarding,
-            self.won
-        )
-    }
+/// Kinds of elements; pieces by the power of two of their bytes, on average.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Shape {
+    Dense,
+    Regular(u32),
+    Irregular(u32),
+}
 
-    /// The line about a class that was tried; `of`: what it has been decided for, as in "in 2 of 3
-    /// classes".
-    pub fn line(&self, function: &str, power: u32, who: &str, (to, of): (&str, &str)) -> String {
-        format!(
-            "libcopy_mpi: governor: {function} from {} bytes, {who}: {} intercepted, {} forwarded, \
-             forwarding {to} {} of {} {of}, {} us won",
-            1u64 << power,
-            self.calls[0],
-            self.calls[1],
-            self.forwarding,
-            self.communicators,
-            self.won / 1000
-        )
+impl Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Shape::Dense => write!(f, "dense"),
+            Shape::Regular(power) => write!(f, "regular pieces from {} bytes", 1u64 << power),
+            Shape::Irregular(power) => write!(f, "irregular pieces from {} bytes", 1u64 << power),
+        }
     }
 }
 
-/// By function, ranks, and power of two of bytes.
-pub type Totals = BTreeMap<(usize, usize, u32), Total>;
+/// What classes have in common that the statistics add up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Row {
+    /// Which function, in the order of the report, and its name.
+    pub function: (usize, &'static str),
+    pub ranks: usize,
+    /// The power of two of the bytes.
+    pub power: u32,
+    /// Of messages.
+    pub shape: Option<Shape>,
+}
+
+impl Row {
+    fn of(function: Function, ranks: usize, power: u32) -> Row {
+        Row {
+            function: (function as usize, function.name()),
+            ranks,
+            power,
+            shape: None,
+        }
+    }
+}
+
+/// What is known of all classes.
+pub type Totals = BTreeMap<Row, Total>;
+
+/// The classes as objects in JSON.
+pub fn json(totals: &Totals) -> Vec<String> {
+    let object = |(row, total): (&Row, &Total)| {
+        let elements = |shape| format!("\"elements\":\"{shape}\",");
+        format!(
+            "{{\"function\":\"{}\",\"ranks\":{},\"bytes\":{},{}\"intercepted\":{},\"forwarded\":{},\
+             \"trials\":{},\"communicators\":{},\"forwarding\":{},\"won_ns\":{}}}",
+            row.function.1,
+            row.ranks,
+            1u64 << row.power,
+            row.shape.map_or_else(String::new, elements),
+            total.calls[0],
+            total.calls[1],
+            total.trials,
+            total.communicators,
+            total.forwarding,
+            total.won
+        )
+    };
+    totals.iter().map(object).collect()
+}
+
+/// A line for each class that was tried.
+pub fn report(totals: &Totals) -> Vec<String> {
+    let tried = totals.iter().filter(|(_, total)| total.trials > 0);
+    let line = |(row, total): (&Row, &Total)| {
+        let (who, to, of) = match (row.shape, row.ranks) {
+            (Some(shape), _) => (shape.to_string(), "in", "classes"),
+            (None, 1) => ("alone".to_owned(), "on", "types"),
+            (None, ranks) => (format!("{ranks} ranks"), "on", "communicators"),
+        };
+        format!(
+            "libcopy_mpi: governor: {} from {} bytes, {who}: {} intercepted, {} forwarded, \
+             forwarding {to} {} of {} {of}, {} us won",
+            row.function.1,
+            1u64 << row.power,
+            total.calls[0],
+            total.calls[1],
+            total.forwarding,
+            total.communicators,
+            total.won / 1000
+        )
+    };
+    tried.map(line).collect()
+}
 
 /// Of communicators that are gone.
 pub static GONE: Mutex<Totals> = Mutex::new(BTreeMap::new());
@@ -301,24 +427,23 @@ pub static GONE: Mutex<Totals> = Mutex::new(BTreeMap::new());
 /// Adds the classes of a communicator.
 pub fn add(totals: &mut Totals, size: usize, classes: &Classes) {
     let mut add = |function: Function, power: u32, governor: &Governor| {
-        let total = totals.entry((function as usize, size, power)).or_default();
+        let total = totals.entry(Row::of(function, size, power)).or_default();
         let mut calls = governor.calls();
         calls[Decision::Forward as usize] -= classes.ahead.left(function, power);
         total.add(calls, governor, size);
     };
     for class in classes.lock().iter() {
-        add(class.function, class.power, &class.governor);
+        add(class.function, class.power, class.class.governor());
     }
     for class in lock(&classes.nonblocking).iter() {
-        add(class.function, class.power, class.together.governor());
+        add(class.function, class.power, class.class.governor());
     }
 }
 
 /// A class about which this process decides alone has gone on: adds what happened since `before`.
 pub fn add_alone(function: Function, bytes: u64, before: &Governor, now: &Governor) {
     let mut gone = lock(&GONE);
-    let key = (function as usize, 1, power(bytes));
-    let total = gone.entry(key).or_default();
+    let total = gone.entry(Row::of(function, 1, power(bytes))).or_default();
     let (old, new) = (before.calls(), now.calls());
     total.communicators += u64::from(old == [0; 2]);
     for ((sum, old), new) in total.calls.iter_mut().zip(old).zip(new) {
@@ -364,5 +489,21 @@ mod tests {
         ahead.decide(Function::Ibcast, power, || 2);
         assert_eq!(take(Function::Ibcast, 20), 0);
         assert_eq!(take(Function::Ibcast, power), 2);
+    }
+
+    #[test]
+    fn calls_go_the_way_that_was_decided_in_advance_until_there_are_no_more() {
+        let decided = Decided::default();
+        assert_eq!((decided.take(), decided.take_forwarded()), (None, false));
+        decided.set(Decision::Forward, 2);
+        assert!(decided.take_forwarded());
+        assert_eq!(decided.left(), (Decision::Forward, 1));
+        assert_eq!(decided.take(), Some(Decision::Forward));
+        assert_eq!((decided.take(), decided.take_forwarded()), (None, false));
+        decided.set(Decision::Intercept, u64::MAX);
+        assert!(!decided.take_forwarded());
+        assert_eq!(decided.left(), (Decision::Intercept, Decided::ALL));
+        assert_eq!(decided.take(), Some(Decision::Intercept));
+        assert_eq!(decided.left(), (Decision::Intercept, Decided::ALL - 1));
     }
 }

@@ -1,16 +1,31 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What the environment says of messages: which are intercepted, which are packed, and how their
-//! data move.
+//! What the environment says of what is intercepted, packed and governed, and how the data of
+//! messages move.
 
 use std::sync::OnceLock;
 
 use libcopy::config;
 use libcopy::p2p::Protocol;
 
-use crate::decide::active;
 use crate::library::abi;
 use crate::library::abi::complain;
+
+/// From how many bytes on everything is intercepted, whether it is faster or not: for tests.
+pub fn least() -> Option<u64> {
+    static LEAST: OnceLock<Option<u64>> = OnceLock::new();
+    *LEAST.get_or_init(|| abi::asked(config::MPI_MIN.bytes()))
+}
+
+/// Whether this process wants a governor.
+pub fn is_governed() -> bool {
+    static GOVERNED: OnceLock<bool> = OnceLock::new();
+    *GOVERNED.get_or_init(|| {
+        // Collectives that return early have not done what they are measured for.
+        let early = config::ASYNC.value().is_some_and(|value| value != "off");
+        config::GOVERNOR.is_on(true) && !early
+    })
+}
 
 /// Whether the environment asks for messages to be intercepted, packed, or moved in one way, which
 /// is to be seen with the first of them.
@@ -38,7 +53,7 @@ pub fn asked() -> Protocol {
 
 /// Whether the environment says what is packed.
 pub fn is_packing_asked() -> bool {
-    packed().is_some() || active::least().is_some()
+    packed().is_some() || least().is_some()
 }
 
 /// What `LIBCOPY_MPI_PACKED` asks for: bytes below which messages are packed, whether that pays or

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What is faster with libcopy than with an MPI library, as measured: the prior of all that is
+//! learned while a program runs, and all that is known where nothing is. `scripts/bench mpi` found
+//! it; the figures for messages come from two ranks, vectors of 512 bytes to 64 KiB in pieces of 8
+//! bytes to 4 KiB, and the layouts of applications (`--ops typed-pingpong`).
+
+use libcopy::collective::Op;
+use libcopy::p2p::header::wire_size;
+use libcopy::policy::Oversubscription;
+
+use crate::decide::environment;
+use crate::library::abi::{Abi, MpiImplementation, function};
+use crate::library::pmpi;
+use crate::library::stats::{Function, Outcome};
+
+/// From how many bytes on, and up to how many.
+type Range = (u64, u64);
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const NEVER: Range = (u64::MAX, 0);
+
+const fn from(bytes: u64) -> Range {
+    (bytes, u64::MAX)
+}
+
+/// Messages per rank (for reductions, what each rank contributes) inside a machine that are faster
+/// here, by oversubscription: none, moderate, heavy. The same on every rank of every machine,
+/// because all ranks of a communicator must decide alike.
+fn faster(library: MpiImplementation, op: Op, is_nonblocking: bool) -> [Range; 3] {
+    use MpiImplementation::{Mpich, OpenMpi};
+    if is_nonblocking {
+        // The rank that waits does the work.
+        let (alone, shared) = match (op, library) {
+            (Op::Allgather, _) => (from(64 * KIB), from(64 * KIB)),
+            // Slices change hands between the caches, which at 1 MiB costs more than it saves.
+            (Op::Reduce | Op::Allreduce, _) => (from(4 * MIB), from(64 * KIB)),
+            (Op::Gather, _) | (Op::Scatter, Mpich) => (from(256 * KIB), from(256 * KIB)),
+            (Op::Scatter, OpenMpi) => (from(256 * KIB), from(MIB)),
+            // A request of our own costs more than a short message saves. MPICH polls, which hurts
+            // it wherever ranks share a processor.
+            (Op::Bcast, Mpich) => (from(MIB), from(256 * KIB)),
+            (Op::Bcast, OpenMpi) => (from(MIB), from(4 * MIB)),
+            (Op::Alltoall, Mpich) => (NEVER, from(256 * KIB)),
+            (Op::Alltoall, OpenMpi) => (NEVER, from(MIB)),
+            (Op::Control | Op::Barrier | Op::ReduceScatter, _) => (NEVER, NEVER),
+        };
+        return [alone, shared, shared];
+    }
+    match (op, library) {
+        (Op::Gather | Op::ReduceScatter, _) => [from(64 * KIB); 3],
+        // Where leaves wait for one root, context switches count until the bytes do.
+        (Op::Scatter, _) => [from(64 * KIB), from(512 * KIB), from(512 * KIB)],
+        // The more ranks, the more switches; Open MPI's ring has few of them.
+        (Op::Allgather, OpenMpi) => [from(64 * KIB), (256 * KIB, MIB), NEVER],
+        (Op::Allgather, Mpich) => [from(64 * KIB), (64 * KIB, MIB), (64 * KIB, MIB)],
+        // MPICH polls, which hurts it wherever ranks share a processor.
+        (Op::Bcast | Op::Alltoall | Op::Reduce | Op::Allreduce, Mpich) => [from(64 * KIB); 3],
+        // With two ranks per processor its tree needs fewer context switches.
+        (Op::Bcast, OpenMpi) => [from(64 * KIB), from(512 * KIB), from(256 * KIB)],
+        (Op::Allreduce, OpenMpi) => [from(64 * KIB), from(MIB), from(2 * MIB)],
+        // Everybody copies its own parts in either, and there nobody waits to be told.
+        (Op::Alltoall, OpenMpi) => [from(64 * KIB), NEVER, NEVER],
+        // Its root fetches and combines while the leaves go on, which averages well as long as few
+        // ranks wait for it.
+        (Op::Reduce, OpenMpi) => [NEVER, from(MIB), from(MIB)],
+        (Op::Control | Op::Barrier, _) => [NEVER; 3],
+    }
+}
+
+/// Bytes from which on such a reduction gains on one processor and loses on another (Zen 4 and Zen
+/// 3) where each rank has one; where ranks share them, context switches decide.
+const UNCLEAR: u64 = MIB;
+
+/// The smallest message that may be faster here, however ranks and processors go together;
+/// `u64::MAX` if none is.
+pub fn least(library: MpiImplementation, function: Function) -> u64 {
+    let ranges = function
+        .op()
+        .map(|op| faster(library, op, function.is_nonblocking()));
+    ranges
+        .into_iter()
+        .flatten()
+        .map(|range| range.0)
+        .min()
+        .unwrap_or(u64::MAX)
+}
+
+/// Whether a collective over several machines is faster here, where the MPI library goes on moving
+/// the bytes between these: as far as `scripts/mpi-nodes` with `tests/peers/mpi_coll.c` found,
+/// whose network is no slower than memory, so that only what is copied inside the nodes counts.
+pub fn is_faster_across(function: Function, bytes: u64) -> bool {
+    let least = match function.op() {
+        Some(Op::Bcast | Op::Gather) => 4 * MIB,
+        Some(Op::Allgather | Op::Reduce) => MIB,
+        _ => u64::MAX,
+    };
+    environment::least().is_some() || bytes >= least
+}
+
+/// What may become of the calls of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Results are the same either way: whatever costs less.
+    Free,
+    /// The same way from the first call on.
+    Fixed,
+}
+
+/// Where collectives with so many bytes are faster here: what is asked once for a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prior {
+    /// By oversubscription.
+    faster: [bool; 3],
+    /// Of the call.
+    pub bytes: u64,
+    is_long: bool,
+}
+
+impl Prior {
+    /// For a function of this library's, or what `LIBCOPY_MPI_MIN` asks for.
+    pub fn of(library: MpiImplementation, function: Function, bytes: u64) -> Prior {
+        let ranges = match function.op() {
+            Some(op) => faster(library, op, function.is_nonblocking()),
+            None => [NEVER; 3],
+        };
+        let faster = match environment::least() {
+            Some(least) => [bytes >= least; 3],
+            None => ranges.map(|(least, most)| (least..=most).contains(&bytes)),
+        };
+        Prior {
+            faster,
+            bytes,
+            is_long: ranges.iter().any(|range| bytes >= range.0),
+        }
+    }
+
+    /// Whether that is so for any number of ranks.
+    pub fn is_anywhere(self) -> bool {
+        self.faster.contains(&true)
+    }
+
+    /// Whether it is for this one, as far as the oversubscription is known. Where the calls all
+    /// have to go one way, no trial mends a wrong choice: only what is faster on each processor
+    /// that it was measured on.
+    pub fn is_under(self, known: Option<Oversubscription>, order: Order) -> bool {
+        let is_clear =
+            order == Order::Free || self.bytes < UNCLEAR || environment::least().is_some();
+        let is_faster =
+            |under| (is_clear || under != Oversubscription::None) && self.faster[under as usize];
+        match known {
+            Some(under) => is_faster(under),
+            None => Oversubscription::ALL.into_iter().any(is_faster),
+        }
+    }
+
+    /// Why it is forwarded where it is not: what is long enough for some number of ranks may be too
+    /// long for this one.
+    pub fn why_not(self) -> Outcome {
+        if self.is_long {
+            Outcome::NoGain
+        } else {
+            Outcome::Small
+        }
+    }
+}
+
+/// Bytes from which on a dense message is intercepted.
+const LEAST_DENSE: u64 = 256 * KIB;
+/// Nanoseconds that it takes here to find out what to do with a message.
+const FIXED: u64 = 20;
+
+/// Which messages are intercepted, which are packed here and moved by the library as bytes, and
+/// which it moves as fast as we do; and what it says of those that are too long.
+#[derive(Debug)]
+pub struct Choice {
+    /// Bytes from which on a message that is not dense is intercepted.
+    least: u64,
+    /// Bytes below which such a message may be packed here and moved as bytes. Never more than the
+    /// library sends at once: what is longer, Open MPI writes into the receiver's memory as a whole
+    /// if both sides are dense, whether there is room for it or not.
+    packed: u64,
+    /// What it takes longer to move packed bytes than elements, apart from packing, in nanoseconds
+    /// per KiB: packing has to make up for that.
+    toll: u64,
+    /// Pieces of at least this many bytes it moves as fast in short messages.
+    long_piece: u64,
+    /// Pieces of fewer bytes, if they follow a rule, as well, in messages of fewer bytes than
+    /// these.
+    tiny: (u64, u64),
+    /// This many pieces, of this many bytes at least, it has the kernel copy at once.
+    few_pieces: (u64, u64),
+    truncated: Truncated,
+}
+
+/// How many bytes a status names whose message is longer than its receive.
+#[derive(Debug)]
+enum Truncated {
+    /// Those of the message.
+    Total,
+    /// Those that there was room for, unless the message is not dense and longer than this: then
+    /// those of the message.
+    Room(u64),
+    /// None: what an earlier operation has left there, which is 1 for most.
+    Unset,
+}
+
+pub(super) const OPEN_MPI_4: Choice = Choice {
+    least: 4000,
+    packed: 4000,
+    toll: 15,
+    long_piece: 4 * KIB,
+    tiny: (0, 0),
+    few_pieces: (0, 0),
+    truncated: Truncated::Total,
+};
+
+pub(super) const OPEN_MPI_5: Choice = Choice {
+    tiny: (16, 12 * KIB),
+    ..OPEN_MPI_4
+};
+
+pub(super) const MPICH_4: Choice = Choice {
+    least: 12 * KIB,
+    packed: 8000,
+    toll: 60,
+    long_piece: 256,
+    truncated: Truncated::Unset,
+    ..OPEN_MPI_4
+};
+
+pub(super) const MPICH_5: Choice = Choice {
+    least: 8000,
+    toll: 90,
+    long_piece: 1024,
+    few_pieces: (64, 2 * KIB),
+    // Up to here it sends elements that are not dense without asking the receiver first.
+    truncated: Truncated::Room(16 * KIB),
+    ..MPICH_4
+};
+
+impl Choice {
+    /// For this library.
+    pub fn of(abi: &Abi) -> &'static Choice {
+        // What Open MPI has from 5.0 on.
+        function!(NEW = c"PMPI_Isendrecv");
+        if abi.is_open_mpi() {
+            [&OPEN_MPI_4, &OPEN_MPI_5][usize::from(NEW.if_any() != 0)]
+        } else {
+            [&MPICH_4, &MPICH_5][usize::from(pmpi::is_mpi_5())]
+        }
+    }
+
+    /// From how many bytes on messages are intercepted, dense ones and others, or what
+    /// `LIBCOPY_MPI_MIN` asks for; never fewer than the shortest header has.
+    pub fn least(&self) -> [u64; 2] {
+        let floor = wire_size(0) as u64;
+        [LEAST_DENSE, self.least].map(|usual| environment::least().unwrap_or(usual).max(floor))
+    }
+
+    /// How many bytes the library says of a message of `total` bytes that came where there was room
+    /// for `capacity`.
+    pub fn truncated(&self, is_dense: bool, total: u64, capacity: u64) -> u64 {
+        match self.truncated {
+            Truncated::Room(eager) if is_dense || total <= eager => capacity,
+            Truncated::Room(_) | Truncated::Total => total,
+            Truncated::Unset => 1,
+        }
+    }
+
+    /// Whether the library delivers the bytes of a message that is too long which there is room
+    /// for.
+    pub fn delivers_beginnings(&self) -> bool {
+        !matches!(self.truncated, Truncated::Unset)
+    }
+
+    /// Whether the library moves `bytes` in `pieces` pieces, which follow a rule or do not, as fast
+    /// as we do together.
+    pub fn is_fast(&self, is_regular: bool, bytes: u64, pieces: u64) -> bool {
+        /// Bytes below which pieces have to be long.
+        const SHORT: u64 = 32 * KIB;
+        let each = bytes / pieces.max(1);
+        let is_tiny = each < self.tiny.0 && bytes < self.tiny.1 && is_regular;
+        let is_few = (2..=self.few_pieces.0).contains(&pieces) && each >= self.few_pieces.1;
+        let is_long = bytes < SHORT && each >= self.long_piece;
+        environment::least().is_none() && (is_long || is_tiny || is_few)
+    }
+
+    /// Whether `bytes` in `pieces` pieces are packed here, if they stay on this machine and packing
+    /// pays; from `LIBCOPY_MPI_MIN` bytes on everything is intercepted, for tests.
+    pub fn packs(&self, bytes: u64, pieces: u64) -> bool {
+        let asked = environment::packed().or_else(environment::least);
+        let below = asked.map_or(self.packed, |asked| asked.min(self.packed));
+        pieces >= 2 && (1..below).contains(&bytes)
+    }
+
+    /// Nanoseconds that packing `bytes` has to take less, on both sides together, than in the
+    /// library; `None` if the environment says what is packed.
+    pub fn toll(&self, bytes: u64) -> Option<u64> {
+        (!environment::is_packing_asked()).then(|| FIXED + bytes * self.toll / 1024)
+    }
+}
+
+/// Bytes from which on `MPI_Pack` and `MPI_Unpack` are not slower here (`packing time` in
+/// `ffi/mpi/tests` measures it).
+pub const LEAST_PACKED: u64 = 64;
+
+/// Whether the library packs pieces of this length, on average, as fast.
+pub fn packs_as_fast(library: MpiImplementation, bytes: u64, pieces: u64) -> bool {
+    let long_piece = match library {
+        MpiImplementation::OpenMpi => 2 * KIB,
+        MpiImplementation::Mpich => 8 * KIB,
+    };
+    bytes >= pieces.saturating_mul(long_piece)
+}

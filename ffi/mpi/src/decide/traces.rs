@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What is intercepted before anything is learned, as `traces.txt` has it: which a change of the
+//! table that is to decide as before leaves alone.
+
+use std::fmt::Write as _;
+
+use libcopy::collective::Op;
+use libcopy::policy::Oversubscription;
+
+use super::prior::{
+    MPICH_4, MPICH_5, OPEN_MPI_4, OPEN_MPI_5, Order, Prior, is_faster_across, least,
+};
+use crate::library::abi::MpiImplementation;
+use crate::library::stats::Function;
+
+/// The sizes at which an answer changes: `+` if it is yes from there on, `-` if it is no.
+fn flips(is_ours: impl Fn(u64) -> bool) -> String {
+    let powers = (0..36u32).map(|power| 1u64 << power);
+    let around = powers.flat_map(|bytes| [bytes - 1, bytes, bytes + 1]);
+    let (mut text, mut last) = (String::new(), false);
+    // Where thresholds are no powers of two.
+    let mut sizes: Vec<u64> = around.chain((0..64_000).step_by(125)).collect();
+    sizes.sort_unstable();
+    for bytes in sizes {
+        if is_ours(bytes) != last {
+            last = !last;
+            let _ = write!(text, " {}{bytes}", if last { '+' } else { '-' });
+        }
+    }
+    if text.is_empty() {
+        " never".to_owned()
+    } else {
+        text
+    }
+}
+
+fn collectives(text: &mut String) {
+    let libraries = [MpiImplementation::OpenMpi, MpiImplementation::Mpich];
+    let each = Op::ALL.into_iter();
+    for (op, library) in each.flat_map(|op| libraries.map(|library| (op, library))) {
+        let functions = [false, true].map(|is_nonblocking| {
+            let is_it = |function: &Function| {
+                function.op() == Some(op) && function.is_nonblocking() == is_nonblocking
+            };
+            Function::all().find(is_it)
+        });
+        for under in Oversubscription::ALL {
+            let [blocking, fixed, nonblocking, both] = [
+                (functions[0], Order::Free),
+                (functions[0], Order::Fixed),
+                (functions[1], Order::Free),
+                (functions[1], Order::Fixed),
+            ]
+            .map(|(function, order)| {
+                flips(|bytes| {
+                    let prior = function.map(|function| Prior::of(library, function, bytes));
+                    prior.is_some_and(|prior| prior.is_under(Some(under), order))
+                })
+            });
+            let _ = writeln!(
+                text,
+                "{library:?} {op} {under:?}:{blocking}, fixed{fixed}, \
+                 nonblocking{nonblocking}, fixed{both}"
+            );
+        }
+        let least = functions.map(|function| {
+            let least = function.map(|function| least(library, function));
+            least.filter(|least| *least < u64::MAX)
+        });
+        let is_across =
+            |bytes| functions[0].is_some_and(|function| is_faster_across(function, bytes));
+        let across = flips(is_across);
+        let _ = writeln!(text, "{library:?} {op}: least {least:?}, across{across}");
+    }
+}
+
+fn messages(text: &mut String) {
+    let libraries = [&OPEN_MPI_4, &OPEN_MPI_5, &MPICH_4, &MPICH_5];
+    for (library, name) in
+        libraries
+            .into_iter()
+            .zip(["openmpi 4", "openmpi 5", "mpich 4", "mpich 5"])
+    {
+        let tolls = [0, 512, 3999, 8000].map(|bytes| library.toll(bytes));
+        let _ = writeln!(
+            text,
+            "{name}: least {:?}, packed below {}, toll {tolls:?}",
+            library.least(),
+            (0..)
+                .find(|bytes| *bytes > 0 && !library.packs(*bytes, 2))
+                .unwrap_or(0)
+        );
+        for is_regular in [false, true] {
+            for each in (2..16).map(|power| 1u64 << power) {
+                let fast = flips(|bytes| library.is_fast(is_regular, bytes, bytes / each));
+                let _ = writeln!(
+                    text,
+                    "{name}, pieces of {each}, {is_regular}: forwarded{fast}"
+                );
+            }
+        }
+        for total in [100, 16 << 10, 20 << 10] {
+            let said = [true, false].map(|is_dense| library.truncated(is_dense, total, 64));
+            let _ = writeln!(text, "{name}, {total} bytes cut to 64: {said:?}");
+        }
+    }
+}
+
+#[test]
+fn the_prior_is_as_recorded() {
+    let mut found = String::new();
+    collectives(&mut found);
+    messages(&mut found);
+    assert_eq!(found, include_str!("traces.txt"));
+}
