@@ -5,14 +5,13 @@
 //! `MPI_Isendrecv` and `MPI_Isendrecv_replace` (MPI 4.0), `MPI_Request_get_status_any`, `_all` and
 //! `_some` (MPI 4.1). Forms for large counts are made in [`pmpi`].
 
-use std::collections::HashSet;
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex};
+use std::sync::Mutex;
 
 use crate::library::abi::{Abi, UNDEFINED, Word, complain, function};
 use crate::library::count::Count;
 use crate::library::pmpi::forward;
+use crate::library::requests::{Role, Table};
 use crate::library::status::{Room, Status, is_ignored};
 use crate::library::{abi, pmpi};
 use libcopy::lock::lock;
@@ -215,13 +214,7 @@ pub unsafe fn isendrecv_replace<N: Count>(
 
 /// Persistent requests, of which an empty status means that they are inactive. Kept only where the
 /// library has no function that says so.
-static PERSISTENT: LazyLock<Mutex<HashSet<Word>>> = LazyLock::new(Mutex::default);
-static ANY_PERSISTENT: AtomicUsize = AtomicUsize::new(0);
-
-/// Whether there are persistent requests that have been noted.
-pub fn any_persistent() -> bool {
-    ANY_PERSISTENT.load(Ordering::Relaxed) != 0
-}
+static PERSISTENT: Table<()> = Table::new(Role::Persistent);
 
 function!(STATUS_ANY = c"PMPI_Request_get_status_any");
 
@@ -237,28 +230,13 @@ pub unsafe fn note_persistent(request: *const c_void) {
     if STATUS_ANY.if_any() == 0 {
         // SAFETY: the caller's promise.
         let handle = unsafe { abi.handle_at(request, 0) } & abi.handle;
-        let mut known = lock(&PERSISTENT);
-        known.insert(handle);
-        ANY_PERSISTENT.store(known.len(), Ordering::Relaxed);
+        PERSISTENT.insert(handle, ());
     }
 }
 
 /// A request is about to be freed.
-///
-/// # Safety
-///
-/// The program's variable, unless there is none.
-pub unsafe fn forget_persistent(request: *const c_void) {
-    if ANY_PERSISTENT.load(Ordering::Relaxed) == 0 || request.is_null() {
-        return;
-    }
-    if let Ok(abi) = abi::get() {
-        // SAFETY: the caller's promise.
-        let handle = unsafe { abi.handle_at(request, 0) } & abi.handle;
-        let mut known = lock(&PERSISTENT);
-        known.remove(&handle);
-        ANY_PERSISTENT.store(known.len(), Ordering::Relaxed);
-    }
+pub fn forget_persistent(handle: Word) {
+    PERSISTENT.remove(handle);
 }
 
 /// What is found out about one request: a code, whether it is active, and whether it is complete.
@@ -294,7 +272,7 @@ pub unsafe fn look(abi: &Abi, request: *mut c_void, status: *mut c_void) -> Look
         }
         (
             code,
-            !lock(&PERSISTENT).contains(&(handle & abi.handle)),
+            !PERSISTENT.read().contains_key(&(handle & abi.handle)),
             true,
         )
     }
