@@ -260,30 +260,50 @@ function! {
 
 /// `MPI_Request_get_status_any` and its relatives.
 macro_rules! asking {
-    ($($name:ident($($argument:ident: $kind:ty),*) => $rust:ident, $pass:path;)*) => { $(
+    ($($name:ident($($argument:ident: $kind:ty),*; $status:ident)
+        => $pass:ident, $which:ident { $($field:ident: $value:expr),* };)*) => { $(
+        #[inline(always)]
+        unsafe fn $pass(
+            count: c_int,
+            requests: *mut c_void,
+            $($argument: $kind,)*
+            $status: *mut c_void,
+        ) -> c_int {
+            // SAFETY: the caller's promise.
+            unsafe { fallback::ask(&asking!(@call count requests $which $status $($field: $value),*)) }
+        }
         function! {
-            $name(count: c_int, requests: *mut c_void, $($argument: $kind),*) => $pass,
+            $name(count: c_int, requests: *mut c_void, $($argument: $kind,)* $status: *mut c_void)
+                => $pass,
             roles: Roles::COMPLETED,
             device: gpu::ask(
                 (count, requests),
                 MPI_Request_get_status,
-                || $name(count, requests, $($argument),*),
+                || $name(count, requests, $($argument,)* $status),
             ),
-            short(short_receives::has_any(count, requests)): |forwarded|
-                short_receives::$rust(count, requests, $($argument,)* forwarded),
+            short(short_receives::has_any(count, requests)): |forwarded| short_receives::ask(
+                &asking!(@call count requests $which $status $($field: $value),*),
+                move || forwarded(count, requests, $($argument,)* $status),
+            ),
             first: asking(),
-            try: |world| requests::$rust(world, count, requests, $($argument),*)
+            try: |world| requests::ask(
+                world,
+                &asking!(@call count requests $which $status $($field: $value),*),
+            )
         }
     )* };
+    (@call $count:ident $requests:ident $which:ident $status:ident $($field:ident: $value:expr),*) => {
+        completing!(@call $which false $status
+            count: $count, requests: $requests, $($field: $value),*)
+    };
 }
 
 asking! {
-    MPI_Request_get_status_any(index: *mut c_int, flag: *mut c_int, status: *mut c_void)
-        => get_status_any, fallback::request_get_status_any;
-    MPI_Request_get_status_all(flag: *mut c_int, statuses: *mut c_void)
-        => get_status_all, fallback::request_get_status_all;
-    MPI_Request_get_status_some(done: *mut c_int, indices: *mut c_int, statuses: *mut c_void)
-        => get_status_some, fallback::request_get_status_some;
+    MPI_Request_get_status_any(index: *mut c_int, flag: *mut c_int; status)
+        => ask_any, Any { index: index, flag: flag };
+    MPI_Request_get_status_all(flag: *mut c_int; statuses) => ask_all, All { flag: flag };
+    MPI_Request_get_status_some(done: *mut c_int, indices: *mut c_int; statuses)
+        => ask_some, Some { done: done, index: indices };
 }
 
 function! {

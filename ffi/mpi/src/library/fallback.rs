@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use crate::library::abi::{Abi, UNDEFINED, Word, complain, function};
 use crate::library::count::Count;
 use crate::library::pmpi::forward;
-use crate::library::requests::{Role, Table};
+use crate::library::requests::{Completion, Role, Table, Which};
 use crate::library::status::{Room, Status, is_ignored};
 use crate::library::{abi, pmpi};
 use libcopy::lock::lock;
@@ -311,14 +311,13 @@ pub unsafe fn first(
 /// # Safety
 ///
 /// As the MPI standard says, for this and those below.
-pub unsafe fn any_of(
+unsafe fn any_of(
     abi: &Abi,
     count: usize,
-    index: *mut c_int,
-    flag: *mut c_int,
-    status: *mut c_void,
+    call: &Completion,
     look: impl Fn(usize, *mut c_void) -> Look,
 ) -> c_int {
+    let (index, flag, status) = (call.index, call.flag, call.statuses);
     let mut room = Room::new();
     let at = room.instead_of(status);
     // SAFETY: the caller's promise.
@@ -343,13 +342,13 @@ pub unsafe fn any_of(
 /// # Safety
 ///
 /// As above.
-pub unsafe fn all_of(
+unsafe fn all_of(
     abi: &Abi,
     count: usize,
-    flag: *mut c_int,
-    statuses: *mut c_void,
+    call: &Completion,
     look: impl Fn(usize, *mut c_void) -> Look,
 ) -> c_int {
+    let (flag, statuses) = (call.flag, call.statuses);
     let mut all = true;
     for i in 0..count {
         let mut room = Room::new();
@@ -375,13 +374,13 @@ pub unsafe fn all_of(
 /// # Safety
 ///
 /// As above.
-pub unsafe fn some_of(
+unsafe fn some_of(
     abi: &Abi,
     count: usize,
-    (done, indices): (*mut c_int, *mut c_int),
-    statuses: *mut c_void,
+    call: &Completion,
     look: impl Fn(usize, *mut c_void) -> Look,
 ) -> c_int {
+    let (done, indices, statuses) = (call.done, call.index, call.statuses);
     let (mut any, mut found) = (false, 0usize);
     for i in 0..count {
         let mut room = Room::new();
@@ -407,89 +406,61 @@ pub unsafe fn some_of(
     0
 }
 
-/// How many requests there are, and which library has them; `None` if the library has the function
-/// itself, which does what is wanted, or complains.
-fn without(count: c_int) -> Option<(&'static Abi, usize)> {
-    let abi = abi::get().ok()?;
-    let count = usize::try_from(count).ok()?;
-    (STATUS_ANY.if_any() == 0).then_some((abi, count))
-}
-
-/// Looks at a request of an array.
-///
-/// # Safety
-///
-/// The array has it; the status is writable.
-unsafe fn look_at(abi: &Abi, requests: *mut c_void, index: usize, status: *mut c_void) -> Look {
-    let request = requests.wrapping_byte_add(index * abi.handle_size());
-    // SAFETY: the caller's promise.
-    unsafe { look(abi, request, status) }
-}
-
-/// `MPI_Request_get_status_any`
+/// A function that asks about several requests without completing them; `look` looks at each of
+/// `count`.
 ///
 /// # Safety
 ///
 /// As the MPI standard says.
-pub unsafe fn request_get_status_any(
-    count: c_int,
-    requests: *mut c_void,
-    index: *mut c_int,
-    flag: *mut c_int,
-    status: *mut c_void,
+pub unsafe fn ask_each(
+    abi: &Abi,
+    count: usize,
+    call: &Completion,
+    look: impl Fn(usize, *mut c_void) -> Look,
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        match without(count) {
-            Some((abi, count)) => any_of(abi, count, index, flag, status, |i, status| {
-                look_at(abi, requests, i, status)
-            }),
-            None => forward::request_get_status_any(count, requests, index, flag, status),
+        match call.which {
+            Which::Any => any_of(abi, count, call, look),
+            Which::Some => some_of(abi, count, call, look),
+            Which::One | Which::All => all_of(abi, count, call, look),
         }
     }
 }
 
-/// `MPI_Request_get_status_all`
+/// `MPI_Request_get_status_any`, `_all` and `_some`. A library that has the function does what is
+/// wanted itself, or complains.
 ///
 /// # Safety
 ///
 /// As the MPI standard says.
-pub unsafe fn request_get_status_all(
-    count: c_int,
-    requests: *mut c_void,
-    flag: *mut c_int,
-    statuses: *mut c_void,
-) -> c_int {
+pub unsafe fn ask(call: &Completion) -> c_int {
+    let (count, requests, index, flag, done, statuses) = (
+        call.count,
+        call.requests,
+        call.index,
+        call.flag,
+        call.done,
+        call.statuses,
+    );
+    let lacking = abi::get().ok().filter(|_| STATUS_ANY.if_any() == 0);
     // SAFETY: the caller's promise.
     unsafe {
-        match without(count) {
-            Some((abi, count)) => all_of(abi, count, flag, statuses, |i, status| {
-                look_at(abi, requests, i, status)
-            }),
-            None => forward::request_get_status_all(count, requests, flag, statuses),
+        if let (Some(abi), Ok(number)) = (lacking, usize::try_from(count)) {
+            return ask_each(abi, number, call, |i, status| {
+                look(
+                    abi,
+                    requests.wrapping_byte_add(i * abi.handle_size()),
+                    status,
+                )
+            });
         }
-    }
-}
-
-/// `MPI_Request_get_status_some`
-///
-/// # Safety
-///
-/// As the MPI standard says.
-pub unsafe fn request_get_status_some(
-    count: c_int,
-    requests: *mut c_void,
-    done: *mut c_int,
-    indices: *mut c_int,
-    statuses: *mut c_void,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match without(count) {
-            Some((abi, count)) => some_of(abi, count, (done, indices), statuses, |i, status| {
-                look_at(abi, requests, i, status)
-            }),
-            None => forward::request_get_status_some(count, requests, done, indices, statuses),
+        match call.which {
+            Which::Any => forward::request_get_status_any(count, requests, index, flag, statuses),
+            Which::Some => forward::request_get_status_some(count, requests, done, index, statuses),
+            Which::One | Which::All => {
+                forward::request_get_status_all(count, requests, flag, statuses)
+            }
         }
     }
 }

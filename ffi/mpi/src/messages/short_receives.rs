@@ -677,37 +677,20 @@ pub unsafe fn get_status(
 }
 
 /// The functions that ask about several requests: those that are noted are remembered from now on.
-macro_rules! ask {
-    ($($name:ident($($argument:ident: $kind:ty),*);)*) => { $(
-        #[cold]
-        pub unsafe fn $name(
-            count: c_int,
-            requests: *mut c_void,
-            $($argument: $kind,)*
-            inner: impl FnOnce(c_int, *mut c_void, $($kind),*) -> c_int,
-        ) -> c_int {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let Some(world) = world() else {
-                    return inner(count, requests, $($argument),*);
-                };
-                let asked = || {
-                    remember_all(world, count, requests);
-                    requests::$name(world, count, requests, $($argument),*)
-                };
-                match catch_unwind(AssertUnwindSafe(asked)) {
-                    Ok(Some(code)) => code,
-                    _ => inner(count, requests, $($argument),*),
-                }
-            }
+#[cold]
+pub unsafe fn ask(call: &Completion, inner: impl FnOnce() -> c_int) -> c_int {
+    let asked = || {
+        let world = world()?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            remember_all(world, call.count, call.requests);
+            requests::ask(world, call)
         }
-    )* };
-}
-
-ask! {
-    get_status_any(index: *mut c_int, flag: *mut c_int, status: *mut c_void);
-    get_status_all(flag: *mut c_int, statuses: *mut c_void);
-    get_status_some(done: *mut c_int, indices: *mut c_int, statuses: *mut c_void);
+    };
+    match catch_unwind(AssertUnwindSafe(asked)) {
+        Ok(Some(code)) => code,
+        _ => inner(),
+    }
 }
 
 /// Has the noted requests of an array remembered, but for persistent ones: whether these are

@@ -212,12 +212,7 @@ unsafe fn batch_to_wait_for(
 
 /// `MPI_Waitall`
 unsafe fn waitall(world: &World, call: &Completion) -> Option<c_int> {
-    let Completion {
-        count,
-        requests,
-        statuses,
-        ..
-    } = *call;
+    let (count, requests, statuses) = (call.count, call.requests, call.statuses);
     // SAFETY: the caller's promise.
     let batch = unsafe { batch_to_wait_for(world, count, requests)? };
     let mut left: Vec<usize> = (0..batch.entries.len())
@@ -247,13 +242,7 @@ unsafe fn waitall(world: &World, call: &Completion) -> Option<c_int> {
 
 /// `MPI_Testall`
 unsafe fn testall(world: &World, call: &Completion) -> Option<c_int> {
-    let Completion {
-        count,
-        requests,
-        flag,
-        statuses,
-        ..
-    } = *call;
+    let (count, requests, flag, statuses) = (call.count, call.requests, call.flag, call.statuses);
     // SAFETY: the caller's promise.
     let batch = unsafe { Batch::new(world, count, requests)? };
     // All of them, so that each gets on.
@@ -290,13 +279,7 @@ unsafe fn any_of(batch: &Batch<'_>, status: *mut c_void) -> Option<(c_int, c_int
 
 /// `MPI_Waitany`
 unsafe fn waitany(world: &World, call: &Completion) -> Option<c_int> {
-    let Completion {
-        count,
-        requests,
-        index,
-        statuses: status,
-        ..
-    } = *call;
+    let (count, requests, index, status) = (call.count, call.requests, call.index, call.statuses);
     // SAFETY: the caller's promise.
     let batch = unsafe { batch_to_wait_for(world, count, requests)? };
     let mut found = None;
@@ -318,14 +301,13 @@ const MOST_COPIED: c_int = 16;
 /// `MPI_Testany`; see [`complete_at_once`].
 #[inline(always)]
 unsafe fn testany_at_once(call: &Completion) -> Option<c_int> {
-    let Completion {
-        count,
-        requests,
-        index,
-        flag,
-        statuses: status,
-        ..
-    } = *call;
+    let (count, requests, index, flag, status) = (
+        call.count,
+        call.requests,
+        call.index,
+        call.flag,
+        call.statuses,
+    );
     let world = world().filter(|world| library_first(world))?;
     let are_given = !requests.is_null() && !index.is_null() && !flag.is_null();
     if !are_given || !(1..=MOST_COPIED).contains(&count) {
@@ -405,14 +387,13 @@ unsafe fn testany_of_some(
 
 /// `MPI_Testany`
 unsafe fn testany(world: &World, call: &Completion) -> Option<c_int> {
-    let Completion {
-        count,
-        requests,
-        index,
-        flag,
-        statuses: status,
-        ..
-    } = *call;
+    let (count, requests, index, flag, status) = (
+        call.count,
+        call.requests,
+        call.index,
+        call.flag,
+        call.statuses,
+    );
     // SAFETY: the caller's promise.
     unsafe {
         let batch = Batch::new(world, count, requests)?;
@@ -472,14 +453,13 @@ unsafe fn some_of(
 
 /// `MPI_Waitsome`
 unsafe fn waitsome(world: &World, call: &Completion) -> Option<c_int> {
-    let Completion {
-        count,
-        requests,
-        done,
-        index: indices,
-        statuses,
-        ..
-    } = *call;
+    let (count, requests, done, indices, statuses) = (
+        call.count,
+        call.requests,
+        call.done,
+        call.index,
+        call.statuses,
+    );
     // SAFETY: the caller's promise.
     let batch = unsafe { batch_to_wait_for(world, count, requests)? };
     let mut code = 0;
@@ -497,14 +477,13 @@ unsafe fn waitsome(world: &World, call: &Completion) -> Option<c_int> {
 
 /// `MPI_Testsome`
 unsafe fn testsome(world: &World, call: &Completion) -> Option<c_int> {
-    let Completion {
-        count,
-        requests,
-        done,
-        index: indices,
-        statuses,
-        ..
-    } = *call;
+    let (count, requests, done, indices, statuses) = (
+        call.count,
+        call.requests,
+        call.done,
+        call.index,
+        call.statuses,
+    );
     // SAFETY: the caller's promise.
     unsafe {
         let batch = Batch::new(world, count, requests)?;
@@ -581,58 +560,18 @@ unsafe fn look(batch: &Batch<'_>, index: usize, status: *mut c_void) -> Look {
     unsafe { fallback::look(batch.world.abi, batch.request(index), status) }
 }
 
-/// `MPI_Request_get_status_any`
-pub unsafe fn get_status_any(
-    world: &World,
-    count: c_int,
-    requests: *mut c_void,
-    index: *mut c_int,
-    flag: *mut c_int,
-    status: *mut c_void,
-) -> Option<c_int> {
+/// `MPI_Request_get_status_any`, `_all` and `_some`
+pub unsafe fn ask(world: &World, call: &Completion) -> Option<c_int> {
     // SAFETY: the caller's promise.
     unsafe {
-        let batch = Batch::new(world, count, requests)?;
+        let batch = Batch::new(world, call.count, call.requests)?;
         let look = |i, status: *mut c_void| look(&batch, i, status);
-        let count = batch.entries.len();
-        let abi = world.abi;
-        Some(fallback::any_of(abi, count, index, flag, status, look))
-    }
-}
-
-/// `MPI_Request_get_status_all`
-pub unsafe fn get_status_all(
-    world: &World,
-    count: c_int,
-    requests: *mut c_void,
-    flag: *mut c_int,
-    statuses: *mut c_void,
-) -> Option<c_int> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let batch = Batch::new(world, count, requests)?;
-        let look = |i, status: *mut c_void| look(&batch, i, status);
-        let count = batch.entries.len();
-        Some(fallback::all_of(world.abi, count, flag, statuses, look))
-    }
-}
-
-/// `MPI_Request_get_status_some`
-pub unsafe fn get_status_some(
-    world: &World,
-    count: c_int,
-    requests: *mut c_void,
-    done: *mut c_int,
-    indices: *mut c_int,
-    statuses: *mut c_void,
-) -> Option<c_int> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let batch = Batch::new(world, count, requests)?;
-        let look = |i, status: *mut c_void| look(&batch, i, status);
-        let (abi, count) = (world.abi, batch.entries.len());
-        let found = fallback::some_of(abi, count, (done, indices), statuses, look);
-        Some(found)
+        Some(fallback::ask_each(
+            world.abi,
+            batch.entries.len(),
+            call,
+            look,
+        ))
     }
 }
 
