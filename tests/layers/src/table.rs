@@ -275,7 +275,7 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-mpi",
         root: "ffi/mpi/src/lib.rs",
         order: "
-            library/loaded library/abi library/tools library/stats library/count library/functions library/buffers library/relocations library/failure library/forked
+            library/loaded library/abi library/tools library/stats library/count library/functions library/buffers library/relocations library/failure library/forked library/requests
             < library/pmpi/functions
             < library/attributes library/neighbourhood library/world_model
             < library/async_guard

@@ -11,6 +11,7 @@ use crate::library::abi;
 use crate::library::abi::Word;
 use crate::library::fallback;
 use crate::library::pmpi::forward;
+use crate::library::requests::Roles;
 
 /// The library has made a persistent request: `keep` decides whether its starts may be ours. They
 /// are completed where messages are, so not without these; all ranks find that alike.
@@ -35,12 +36,14 @@ pub unsafe fn made(request: *mut c_void, is_small: bool, keep: impl FnOnce(Word)
 ///
 /// The program's variable, unless there is none.
 pub unsafe fn forget(request: *const c_void) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        fallback::forget_persistent(request);
-        if nonblocking::persistent::any() {
-            let _ = abi::get().map(|abi| nonblocking::persistent::forget(abi, request));
-        }
+    if request.is_null() || Roles::FORGOTTEN.now().are_none() {
+        return;
+    }
+    if let Ok(abi) = abi::get() {
+        // SAFETY: the caller's promise.
+        let handle = unsafe { abi.handle_at(request, 0) } & abi.handle;
+        fallback::forget_persistent(handle);
+        nonblocking::persistent::forget(handle);
     }
 }
 

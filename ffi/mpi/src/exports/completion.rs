@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Functions of requests and probes as C programs call them: none of them counts elements.
+//!
+//! A function that is about requests asks one word which roles any request has ([`Roles`]), and is
+//! forwarded at once where there are none that it has to do with. Otherwise come in this order:
+//! requests with buffers in device memory, short receives, nonblocking collectives, messages, and
+//! the MPI library.
 
 use std::ffi::{c_int, c_void};
 
@@ -8,25 +13,27 @@ use crate::collectives::{nonblocking, persistent};
 use crate::comm::processes::world;
 use crate::decide::active::active;
 use crate::gpu;
-use crate::library::abi::{UNDEFINED, Word};
+use crate::library::abi::Word;
 use crate::library::fallback;
 use crate::library::pmpi::forward;
+use crate::library::requests::{Completion, Role, Roles, Which};
 use crate::messages::panics::guarded;
 use crate::messages::probing::{improbe, iprobe, mprobe, probe};
 use crate::messages::{requests, short_receives};
 
-/// Functions without counts, intercepted if `$try` does. Where nonblocking collectives are under
-/// way, `$first` comes before, and may do what the function has to. Functions with one are about
-/// requests: they are forwarded before anything else as long as none is known here. Where
-/// `$is_noted` finds short receives among them, `$short` does the rest with the function as it is
-/// without it. `$at_once` comes next where no nonblocking collective is under way. Requests with
-/// buffers in device memory come before all of that.
-macro_rules! plain {
-    ($($name:ident $arguments:tt => $pass:path, $try:expr
-        $(, $first:expr $(, $is_noted:expr => $short:expr $(, $at_once:path)?)?)?;)*) => { $(
-        plain!(@one $name $arguments $pass, $try, [$($first)?], [$($($is_noted => $short)?)?], [$($($($at_once)?)?)?]);
-    )* };
-    (@one $name:ident ($($argument:ident: $kind:ty),*) $pass:path, $try:expr, $first:tt, $short:tt, $at_once:tt) => {
+/// One function. It concerns requests with `roles`; without these it is never forwarded at once.
+/// Each of the others may do what the function has to, and returns its code then: `device`, if
+/// there are requests with buffers in device memory; `short`, with the function as it is without
+/// it, if a short receive is among the requests; `at_once`, where nothing but messages is under
+/// way; `first`, where nonblocking collectives are; and `try`.
+macro_rules! function {
+    ($name:ident($($argument:ident: $kind:ty),*) => $pass:path,
+        $(roles: $roles:expr,)?
+        device: $device:expr,
+        $(short($is_noted:expr): |$forwarded:ident| $short:expr,)?
+        $(at_once: $at_once:expr,)?
+        $(first: $first:expr,)?
+        try: |$world:ident| $try:expr) => {
         /// The MPI function of this name.
         ///
         /// # Safety
@@ -34,347 +41,323 @@ macro_rules! plain {
         /// As the MPI standard says.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
-            // Elsewhere, so that what is forwarded at once needs no room on the stack.
+            // Elsewhere, so that what is forwarded at once needs no room on the stack; here and
+            // below.
             #[inline(never)]
             unsafe extern "C" fn other($($argument: $kind),*) -> c_int {
                 // SAFETY: the caller's promise.
                 let code = guarded(|| unsafe {
-                    plain!(@first $first ($($argument),*));
-                    if let Some(world) = world() {
-                        let intercepted: Option<c_int> = $try(world, $($argument),*);
-                        if let Some(code) = intercepted {
+                    $(if nonblocking::any() {
+                        if let Some(code) = $first {
+                            return code;
+                        }
+                    })?
+                    if let Some($world) = world() {
+                        if let Some(code) = $try {
                             return code;
                         }
                     }
                     $pass($($argument),*)
                 });
                 if requests::has_orphans() {
-requests::settle_orphans(code)
-} else {
-code
-}
-            }
-            plain!(@known $at_once ($($argument: $kind),*));
-            #[inline(always)]
-            unsafe extern "C" fn rest($($argument: $kind),*) -> c_int {
-                // SAFETY: the caller's promise.
-                unsafe {
-                    plain!(@quick $first $short $pass, ($($argument: $kind),*));
-                    known($($argument),*)
+                    requests::settle_orphans(code)
+                } else {
+                    code
                 }
             }
-            // Elsewhere, as above.
+            #[inline(never)]
+            unsafe extern "C" fn known($($argument: $kind),*) -> c_int {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    $(if !requests::has_orphans() && !nonblocking::any() {
+                        if let Some(code) = $at_once {
+                            return code;
+                        }
+                    })?
+                    other($($argument),*)
+                }
+            }
+            function!(@noted $pass, ($($argument: $kind),*),
+                $($is_noted => |$forwarded| $short)?);
             #[cold]
             #[inline(never)]
             unsafe extern "C" fn with_device_requests($($argument: $kind),*) -> c_int {
                 // SAFETY: the caller's promise.
                 unsafe {
-                    gpu::with_gpu! { plain!(@gpu $name ($($argument),*)); }
-                    rest($($argument),*)
+                    gpu::with_gpu! {
+                        let done: Option<c_int> = $device;
+                        if let Some(code) = done {
+                            return code;
+                        }
+                    }
+                    function!(@ask roles, $pass, ($($argument),*), $($roles.without(Role::Device))?);
+                    function!(@short roles, ($($argument),*), $($forwarded)?);
+                    known($($argument),*)
                 }
             }
             // SAFETY: the caller's promise.
             unsafe {
-                if gpu::has_requests() {
-                    with_device_requests($($argument),*)
-                } else {
-                    rest($($argument),*)
+                function!(@ask roles, $pass, ($($argument),*), $($roles)?);
+                if roles.have(Role::Device) {
+                    return with_device_requests($($argument),*);
                 }
+                function!(@short roles, ($($argument),*), $($forwarded)?);
+                known($($argument),*)
             }
         }
     };
-    (@gpu MPI_Wait ($request:ident, $status:ident)) => {
-        plain!(@device gpu::wait($request, $status, move |status| MPI_Wait($request, status)));
-    };
-    (@gpu MPI_Test ($request:ident, $flag:ident, $status:ident)) => {
-        plain!(@device gpu::test($request, $flag, $status, move |status| MPI_Test($request, $flag, status)));
-    };
-    (@gpu MPI_Waitall ($count:ident, $requests:ident, $statuses:ident)) => {
-        plain!(@device gpu::waitall($count, $requests, $statuses, move |statuses| {
-            MPI_Waitall($count, $requests, statuses)
-        }));
-    };
-    (@gpu MPI_Testall ($count:ident, $requests:ident, $flag:ident, $statuses:ident)) => {
-        plain!(@device gpu::testall($count, $requests, $flag, $statuses, move |statuses| {
-            MPI_Testall($count, $requests, $flag, statuses)
-        }));
-    };
-    (@gpu MPI_Waitany ($count:ident, $requests:ident, $index:ident, $status:ident)) => {
-        plain!(@device gpu::waitany($count, $requests, $index, $status, move |status| {
-            MPI_Waitany($count, $requests, $index, status)
-        }));
-    };
-    (@gpu MPI_Testany ($count:ident, $requests:ident, $index:ident, $flag:ident, $status:ident)) => {
-        plain!(@device gpu::testany($count, $requests, $index, $flag, $status, move |status| {
-            MPI_Testany($count, $requests, $index, $flag, status)
-        }));
-    };
-    (@gpu MPI_Waitsome ($count:ident, $requests:ident, $done:ident, $indices:ident, $statuses:ident)) => {
-        plain!(@device gpu::some(($count, $requests), ($done, $indices), $statuses, true, move |statuses| {
-            MPI_Waitsome($count, $requests, $done, $indices, statuses)
-        }));
-    };
-    (@gpu MPI_Testsome ($count:ident, $requests:ident, $done:ident, $indices:ident, $statuses:ident)) => {
-        plain!(@device gpu::some(($count, $requests), ($done, $indices), $statuses, false, move |statuses| {
-            MPI_Testsome($count, $requests, $done, $indices, statuses)
-        }));
-    };
-    (@gpu MPI_Request_get_status ($request:ident, $flag:ident, $status:ident)) => {
-        plain!(@device gpu::get_status($request, $flag, $status, move |status| {
-            MPI_Request_get_status($request, $flag, status)
-        }));
-    };
-    (@gpu MPI_Request_get_status_any $arguments:tt) => {
-        plain!(@asked MPI_Request_get_status_any $arguments);
-    };
-    (@gpu MPI_Request_get_status_all $arguments:tt) => {
-        plain!(@asked MPI_Request_get_status_all $arguments);
-    };
-    (@gpu MPI_Request_get_status_some $arguments:tt) => {
-        plain!(@asked MPI_Request_get_status_some $arguments);
-    };
-    (@gpu MPI_Request_free ($request:ident)) => {
-        plain!(@device gpu::free($request, MPI_Test, MPI_Request_free));
-    };
-    (@gpu MPI_Start ($request:ident)) => {
-        plain!(@device gpu::before_start(1, $request).err());
-    };
-    (@gpu MPI_Startall ($count:ident, $requests:ident)) => {
-        plain!(@device gpu::before_start($count, $requests).err());
-    };
-    (@gpu MPI_Cancel $arguments:tt) => {
-        gpu::before_cancel();
-    };
-    (@gpu MPI_Probe $arguments:tt) => {
-        plain!(@waits);
-    };
-    (@gpu MPI_Mprobe $arguments:tt) => {
-        plain!(@waits);
-    };
-    (@gpu MPI_Iprobe $arguments:tt) => {
-        plain!(@asks);
-    };
-    (@gpu MPI_Improbe $arguments:tt) => {
-        plain!(@asks);
-    };
-    (@waits) => {
-        gpu::wait_for_others();
-    };
-    (@asks) => {
-        gpu::get_on();
-    };
-    (@device $code:expr) => {
-        if let Some(code) = $code {
-            return code;
-        }
-    };
-    (@asked $name:ident ($count:ident, $requests:ident $(, $more:ident)*)) => {
-        if gpu::is_outside() {
-            gpu::wait_for_others();
-            let code = gpu::inside(|| $name($count, $requests $(, $more)*));
-            gpu::after_get_status($count, $requests, MPI_Request_get_status);
-            return code;
-        }
-    };
-    (@quick [] [] $pass:path, $arguments:tt) => {};
-    (@quick [$first:expr] [] $pass:path, ($($argument:ident: $kind:ty),*)) => {
-        if !requests::any() && !nonblocking::any() {
-            return $pass($($argument),*);
-        }
-    };
-    (@quick [$first:expr] [$is_noted:expr => $short:expr] $pass:path, ($($argument:ident: $kind:ty),*)) => {
-        // Elsewhere, as above.
+    (@noted $pass:path, $arguments:tt, ) => {};
+    (@noted $pass:path, ($($argument:ident: $kind:ty),*),
+        $is_noted:expr => |$forwarded:ident| $short:expr) => {
         #[inline(never)]
         unsafe extern "C" fn noted($($argument: $kind),*) -> c_int {
-            let is_idle = !requests::any() && !nonblocking::any();
+            let is_idle = Roles::UNDER_WAY.now().are_none();
             // SAFETY: the caller's promise.
             unsafe {
-                let forwarded = move |$($argument: $kind),*| if is_idle {
+                let $forwarded = move |$($argument: $kind),*| if is_idle {
                     $pass($($argument),*)
                 } else {
                     known($($argument),*)
                 };
                 if $is_noted {
-                    $short($($argument,)* forwarded)
+                    $short
                 } else {
-                    forwarded($($argument),*)
+                    $forwarded($($argument),*)
                 }
             }
         }
-        if short_receives::is_in_use() {
-            return noted($($argument),*);
-        }
-        if !requests::any() && !nonblocking::any() {
+    };
+    (@ask $found:ident, $pass:path, $arguments:tt, ) => {
+        let $found = Roles::COMPLETED.now();
+    };
+    (@ask $found:ident, $pass:path, ($($argument:ident),*), $roles:expr) => {
+        let $found = $roles.now();
+        if $found.are_none() {
             return $pass($($argument),*);
         }
     };
-    (@known [] ($($argument:ident: $kind:ty),*)) => {
-        #[inline(always)]
-        unsafe extern "C" fn known($($argument: $kind),*) -> c_int {
-            // SAFETY: the caller's promise.
-            unsafe { other($($argument),*) }
-        }
+    (@short $roles:ident, $arguments:tt, ) => {
+        let _ = $roles;
     };
-    (@known [$at_once:path] ($($argument:ident: $kind:ty),*)) => {
-        // Elsewhere, as above.
-        #[inline(never)]
-        unsafe extern "C" fn known($($argument: $kind),*) -> c_int {
-            // SAFETY: the caller's promise.
-            unsafe {
-                if !requests::has_orphans() && !nonblocking::any() {
-                    let code = $at_once($($argument),*);
-                    if let Some(code) = code {
-                        return code;
-                    }
-                }
-                other($($argument),*)
-            }
-        }
-    };
-    (@first [] $arguments:tt) => {};
-    (@first [$first:expr] ($($argument:ident),*)) => {
-        if nonblocking::any() {
-            let done: Option<c_int> = $first($($argument),*);
-            if let Some(code) = done {
-                return code;
-            }
+    (@short $roles:ident, ($($argument:ident),*), $forwarded:ident) => {
+        if $roles.have(Role::Short) {
+            return noted($($argument),*);
         }
     };
 }
 
-plain! {
-    MPI_Wait(request: *mut c_void, status: *mut c_void) => forward::wait, requests::wait, before::wait,
-        short_receives::has_any(1, request) => short_receives::wait;
-    MPI_Test(request: *mut c_void, flag: *mut c_int, status: *mut c_void) => forward::test, requests::test,
-        before::test, short_receives::has_any(1, request) => short_receives::test, requests::test_at_once;
-    MPI_Waitall(count: c_int, requests: *mut c_void, statuses: *mut c_void) => forward::waitall,
-        requests::waitall, before::waitall, short_receives::has_any(count, requests) => short_receives::waitall;
-    MPI_Testall(count: c_int, requests: *mut c_void, flag: *mut c_int, statuses: *mut c_void)
-        => forward::testall, requests::testall, before::testall, short_receives::has_any(count, requests) => short_receives::testall;
-    MPI_Waitany(count: c_int, requests: *mut c_void, index: *mut c_int, status: *mut c_void)
-        => forward::waitany, requests::waitany, before::waitany, short_receives::has_any(count, requests) => short_receives::waitany;
-    MPI_Testany(
-        count: c_int, requests: *mut c_void, index: *mut c_int, flag: *mut c_int,
-        status: *mut c_void
-    ) => forward::testany, requests::testany, before::testany, short_receives::has_any(count, requests) => short_receives::testany,
-        requests::testany_at_once;
-    MPI_Waitsome(
-        count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
-        statuses: *mut c_void
-    ) => forward::waitsome, requests::waitsome, before::waitsome, short_receives::has_any(count, requests) => short_receives::some;
-    MPI_Testsome(
-        count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
-        statuses: *mut c_void
-    ) => forward::testsome, requests::testsome, before::testsome, short_receives::has_any(count, requests) => short_receives::some;
-    MPI_Request_get_status(request: Word, flag: *mut c_int, status: *mut c_void)
-        => forward::request_get_status, requests::get_status, before::get_status,
-        short_receives::is_noted(request) => short_receives::get_status;
-    MPI_Request_get_status_any(
-        count: c_int, requests: *mut c_void, index: *mut c_int, flag: *mut c_int,
-        status: *mut c_void
-    ) => fallback::request_get_status_any, requests::get_status_any, before::testany,
-        short_receives::has_any(count, requests) => short_receives::get_status_any;
-    MPI_Request_get_status_all(
-        count: c_int, requests: *mut c_void, flag: *mut c_int, statuses: *mut c_void
-    ) => fallback::request_get_status_all, requests::get_status_all, before::testall,
-        short_receives::has_any(count, requests) => short_receives::get_status_all;
-    MPI_Request_get_status_some(
-        count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int,
-        statuses: *mut c_void
-    ) => fallback::request_get_status_some, requests::get_status_some, before::testsome,
-        short_receives::has_any(count, requests) => short_receives::get_status_some;
-    MPI_Request_free(request: *mut c_void) => persistent::request_free, requests::free, before::free,
-        short_receives::has_any(1, request) => short_receives::free;
-    MPI_Cancel(request: *mut c_void) => forward::cancel, requests::cancel;
-    MPI_Start(request: *mut c_void) => forward::start, requests::start;
-    MPI_Startall(count: c_int, requests: *mut c_void) => forward::startall, requests::startall;
-    MPI_Probe(source: c_int, tag: c_int, comm: Word, status: *mut c_void) => forward::probe, probe;
-    MPI_Iprobe(source: c_int, tag: c_int, comm: Word, flag: *mut c_int, status: *mut c_void)
-        => forward::iprobe, iprobe;
-    MPI_Mprobe(source: c_int, tag: c_int, comm: Word, message: *mut c_void, status: *mut c_void)
-        => forward::mprobe, mprobe;
-    MPI_Improbe(
-        source: c_int, tag: c_int, comm: Word, flag: *mut c_int, message: *mut c_void,
-        status: *mut c_void
-    ) => forward::improbe, improbe;
+/// Functions that complete requests. The last argument is the status or statuses, in the place of
+/// which others may be needed.
+macro_rules! completing {
+    ($($name:ident($($argument:ident: $kind:ty),*; $status:ident) => $pass:path,
+        $which:ident $waits:literal { $($field:ident: $value:expr),* };)*) => { $(
+        function! {
+            $name($($argument: $kind,)* $status: *mut c_void) => $pass,
+            roles: Roles::COMPLETED,
+            device: gpu::complete(
+                &completing!(@call $which $waits $status $($field: $value),*),
+                move |$status| $name($($argument,)* $status),
+            ),
+            short({
+                let call = completing!(@call $which $waits $status $($field: $value),*);
+                short_receives::has_any(call.count, call.requests)
+            }): |forwarded| short_receives::complete(
+                completing!(@call $which $waits $status $($field: $value),*),
+                move |$status| forwarded($($argument,)* $status),
+            ),
+            at_once: requests::complete_at_once(
+                &completing!(@call $which $waits $status $($field: $value),*),
+            ),
+            first: under_way(&completing!(@call $which $waits $status $($field: $value),*)),
+            try: |world| requests::complete(
+                world,
+                &completing!(@call $which $waits $status $($field: $value),*),
+            )
+        }
+    )* };
+    (@call $which:ident $waits:literal $status:ident $($field:ident: $value:expr),*) => {
+        Completion {
+            waits: $waits,
+            statuses: $status,
+            $($field: $value,)*
+            ..Completion::new(Which::$which)
+        }
+    };
 }
 
-/// What comes before a function that completes requests, or tells how they are doing, where
-/// nonblocking collectives are under way.
-mod before {
-    use super::{MPI_Testany, MPI_Testsome, UNDEFINED, Word, active, nonblocking};
-    use std::ffi::{c_int, c_void};
+completing! {
+    MPI_Wait(request: *mut c_void; status) => forward::wait, One true { requests: request };
+    MPI_Test(request: *mut c_void, flag: *mut c_int; status) => forward::test,
+        One false { requests: request, flag: flag };
+    MPI_Waitall(count: c_int, requests: *mut c_void; statuses) => forward::waitall,
+        All true { count: count, requests: requests };
+    MPI_Testall(count: c_int, requests: *mut c_void, flag: *mut c_int; statuses) => forward::testall,
+        All false { count: count, requests: requests, flag: flag };
+    MPI_Waitany(count: c_int, requests: *mut c_void, index: *mut c_int; status) => forward::waitany,
+        Any true { count: count, requests: requests, index: index };
+    MPI_Testany(count: c_int, requests: *mut c_void, index: *mut c_int, flag: *mut c_int; status)
+        => forward::testany, Any false { count: count, requests: requests, index: index, flag: flag };
+    MPI_Waitsome(count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int; statuses)
+        => forward::waitsome,
+        Some true { count: count, requests: requests, done: done, index: indices };
+    MPI_Testsome(count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int; statuses)
+        => forward::testsome,
+        Some false { count: count, requests: requests, done: done, index: indices };
+}
 
-    /// Functions that do not wait.
-    macro_rules! ask {
-        ($($name:ident($($kind:ty),*);)*) => { $(
-            pub unsafe fn $name($(_: $kind),*) -> Option<c_int> {
-                nonblocking::before_asking(active()?);
-                None
+/// Before a function that completes requests, where nonblocking collectives are under way.
+///
+/// # Safety
+///
+/// As the MPI standard says, for this and all functions below.
+#[cold]
+unsafe fn under_way(call: &Completion) -> Option<c_int> {
+    let (count, requests, statuses) = (call.count, call.requests, call.statuses);
+    // SAFETY: the caller's promise.
+    unsafe {
+        nonblocking::before(active()?, call, || match call.which {
+            Which::Some => {
+                let code = MPI_Testsome(count, requests, call.done, call.index, statuses);
+                (code, call.found())
             }
-        )* };
-    }
-
-    type Memory = *mut c_void;
-    type Number = *mut c_int;
-
-    ask! {
-        test(Memory, Number, Memory);
-        testall(c_int, Memory, Number, Memory);
-        testany(c_int, Memory, Number, Number, Memory);
-        testsome(c_int, Memory, Number, Number, Memory);
-        get_status(Word, Number, Memory);
-    }
-
-    pub unsafe fn wait(request: Memory, _status: Memory) -> Option<c_int> {
-        // SAFETY: one request.
-        unsafe { nonblocking::before_waiting(active()?, 1, request) };
-        None
-    }
-
-    /// Nobody may free the request of a collective (MPI 4.1, section 6.12); who does it all the
-    /// same has it completed.
-    pub unsafe fn free(request: Memory) -> Option<c_int> {
-        // SAFETY: one request.
-        unsafe { nonblocking::before_waiting(active()?, 1, request) };
-        None
-    }
-
-    pub unsafe fn waitall(count: c_int, requests: Memory, _statuses: Memory) -> Option<c_int> {
-        // SAFETY: the caller's promise.
-        unsafe { nonblocking::before_waiting(active()?, count, requests) };
-        None
-    }
-
-    pub unsafe fn waitany(
-        count: c_int,
-        requests: Memory,
-        index: Number,
-        status: Memory,
-    ) -> Option<c_int> {
-        let mut flag = 0;
-        // SAFETY: the caller's promise.
-        unsafe {
-            nonblocking::instead_of_waiting(active()?, count, requests, || {
-                let code = MPI_Testany(count, requests, index, &mut flag, status);
+            _ => {
+                let mut flag = 0;
+                let code = MPI_Testany(count, requests, call.index, &mut flag, statuses);
                 (code, flag != 0)
-            })
-        }
+            }
+        })
     }
+}
 
-    pub unsafe fn waitsome(
-        count: c_int,
-        requests: Memory,
-        done: Number,
-        indices: Number,
-        statuses: Memory,
-    ) -> Option<c_int> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            nonblocking::instead_of_waiting(active()?, count, requests, || {
-                let code = MPI_Testsome(count, requests, done, indices, statuses);
-                (code, *done == UNDEFINED || *done > 0)
-            })
+/// The same for a function that tells how requests are doing.
+#[cold]
+fn asking() -> Option<c_int> {
+    nonblocking::before_asking(active()?);
+    None
+}
+
+/// Nobody may free the request of a collective (MPI 4.1, section 6.12); who does it all the same
+/// has it completed.
+#[cold]
+unsafe fn freeing(request: *const c_void) -> Option<c_int> {
+    // SAFETY: one request.
+    unsafe { nonblocking::before_waiting(active()?, 1, request) };
+    None
+}
+
+function! {
+    MPI_Request_get_status(request: Word, flag: *mut c_int, status: *mut c_void)
+        => forward::request_get_status,
+    roles: Roles::COMPLETED,
+    device: gpu::get_status(request, flag, status, move |status| {
+        MPI_Request_get_status(request, flag, status)
+    }),
+    short(short_receives::is_noted(request)): |forwarded|
+        short_receives::get_status(request, flag, status, forwarded),
+    first: asking(),
+    try: |world| requests::get_status(world, request, flag, status)
+}
+
+/// `MPI_Request_get_status_any` and its relatives.
+macro_rules! asking {
+    ($($name:ident($($argument:ident: $kind:ty),*; $status:ident)
+        => $pass:ident, $which:ident { $($field:ident: $value:expr),* };)*) => { $(
+        #[inline(always)]
+        unsafe fn $pass(
+            count: c_int,
+            requests: *mut c_void,
+            $($argument: $kind,)*
+            $status: *mut c_void,
+        ) -> c_int {
+            // SAFETY: the caller's promise.
+            unsafe { fallback::ask(&asking!(@call count requests $which $status $($field: $value),*)) }
         }
-    }
+        function! {
+            $name(count: c_int, requests: *mut c_void, $($argument: $kind,)* $status: *mut c_void)
+                => $pass,
+            roles: Roles::COMPLETED,
+            device: gpu::ask(
+                (count, requests),
+                MPI_Request_get_status,
+                || $name(count, requests, $($argument,)* $status),
+            ),
+            short(short_receives::has_any(count, requests)): |forwarded| short_receives::ask(
+                &asking!(@call count requests $which $status $($field: $value),*),
+                move || forwarded(count, requests, $($argument,)* $status),
+            ),
+            first: asking(),
+            try: |world| requests::ask(
+                world,
+                &asking!(@call count requests $which $status $($field: $value),*),
+            )
+        }
+    )* };
+    (@call $count:ident $requests:ident $which:ident $status:ident $($field:ident: $value:expr),*) => {
+        completing!(@call $which false $status
+            count: $count, requests: $requests, $($field: $value),*)
+    };
+}
+
+asking! {
+    MPI_Request_get_status_any(index: *mut c_int, flag: *mut c_int; status)
+        => ask_any, Any { index: index, flag: flag };
+    MPI_Request_get_status_all(flag: *mut c_int; statuses) => ask_all, All { flag: flag };
+    MPI_Request_get_status_some(done: *mut c_int, indices: *mut c_int; statuses)
+        => ask_some, Some { done: done, index: indices };
+}
+
+function! {
+    MPI_Request_free(request: *mut c_void) => persistent::request_free,
+    roles: Roles::COMPLETED,
+    device: gpu::free(request, MPI_Test, MPI_Request_free),
+    short(short_receives::has_any(1, request)): |forwarded|
+        short_receives::free(request, forwarded),
+    first: freeing(request),
+    try: |world| requests::free(world, request)
+}
+
+function! {
+    MPI_Cancel(request: *mut c_void) => forward::cancel,
+    roles: Roles::STARTED,
+    device: gpu::before_cancel(),
+    try: |world| requests::cancel(world, request)
+}
+
+function! {
+    MPI_Start(request: *mut c_void) => forward::start,
+    roles: Roles::STARTED,
+    device: gpu::before_start(1, request).err(),
+    try: |world| requests::start(world, request)
+}
+
+function! {
+    MPI_Startall(count: c_int, requests: *mut c_void) => forward::startall,
+    roles: Roles::STARTED,
+    device: gpu::before_start(count, requests).err(),
+    try: |world| requests::startall(world, count, requests)
+}
+
+/// Probes.
+macro_rules! probing {
+    ($($name:ident($($argument:ident: $kind:ty),*) => $rust:ident, $pass:path, $device:path;)*) => { $(
+        function! {
+            $name($($argument: $kind),*) => $pass,
+            device: {
+                $device();
+                None
+            },
+            try: |world| $rust(world, $($argument),*)
+        }
+    )* };
+}
+
+probing! {
+    MPI_Probe(source: c_int, tag: c_int, comm: Word, status: *mut c_void)
+        => probe, forward::probe, gpu::wait_for_others;
+    MPI_Iprobe(source: c_int, tag: c_int, comm: Word, flag: *mut c_int, status: *mut c_void)
+        => iprobe, forward::iprobe, gpu::get_on;
+    MPI_Mprobe(source: c_int, tag: c_int, comm: Word, message: *mut c_void, status: *mut c_void)
+        => mprobe, forward::mprobe, gpu::wait_for_others;
+    MPI_Improbe(source: c_int, tag: c_int, comm: Word, flag: *mut c_int, message: *mut c_void, status: *mut c_void)
+        => improbe, forward::improbe, gpu::get_on;
 }

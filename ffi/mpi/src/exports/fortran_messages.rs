@@ -9,18 +9,16 @@
 
 use std::ffi::{c_int, c_void};
 
-use crate::collectives::nonblocking;
 use crate::comm::processes::world;
 use crate::exports::completion;
 use crate::exports::fortran_arguments::{
     Message, Request, fortran_function, passed, status, type_in_fortran, value_in_c, written_back,
 };
-use crate::gpu;
 use crate::library::abi::{UNDEFINED, Word, function, symbol_name};
-use crate::library::fallback;
 use crate::library::functions;
 use crate::library::functions::argument_type;
 use crate::library::pmpi;
+use crate::library::requests::Roles;
 use crate::messages::{announce, start};
 use crate::types::fortran_names::{buffer, past_us};
 
@@ -92,10 +90,7 @@ macro_rules! functions {
 
 /// Whether nothing is known of any message or request, or Fortran's functions call C's.
 fn is_theirs() -> bool {
-    let is_known = world().is_some()
-        || nonblocking::any()
-        || gpu::has_requests()
-        || fallback::any_persistent();
+    let is_known = world().is_some() || !Roles::BY_C.now().are_none();
     !is_known || !past_us()
 }
 

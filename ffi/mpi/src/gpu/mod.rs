@@ -46,9 +46,8 @@ pub use packing::{pack, unpack};
 pub use peer::{Offer, may_be_left, note_offered, offer, reach};
 pub use report::report;
 pub use requests::{
-    after_get_status, any as has_requests, before_cancel, before_start, finish, free, get_on,
-    get_status, offer_started, pack_started, some, test, testall, testany, wait, wait_for_others,
-    waitall, waitany,
+    any as has_requests, ask, before_cancel, before_start, complete, finish, free, get_on,
+    get_status, offer_started, pack_started, wait_for_others,
 };
 pub use upcalls::{Messages, before_waiting, register};
 pub use watch::{inside, is_handed_over, is_loaded, is_outside, may_be_loaded};

@@ -3,11 +3,9 @@
 //! Requests with buffers in device memory: what they received is unpacked when they are complete,
 //! and the host memory in the place of their buffers is kept until then.
 
-use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::mem::take;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libcopy::lock::lock;
 
@@ -19,6 +17,7 @@ use crate::gpu::peer::Offer;
 use crate::gpu::report::{Event, note};
 use crate::gpu::{call, delayed, elements, peer, waiting_functions, watch};
 use crate::library::abi::{Abi, Family, UNDEFINED, Word};
+use crate::library::requests::{Completion, Role, Table, Which};
 use crate::library::status::{Room, Status, is_ignored};
 
 /// A request's buffers.
@@ -36,15 +35,12 @@ struct Pending {
     delayed: Option<Functions>,
 }
 
-static TABLE: Mutex<Option<HashMap<Word, Pending>>> = Mutex::new(None);
-
-/// Entries of the table, and requests that the program has freed.
-static KNOWN: AtomicUsize = AtomicUsize::new(0);
+static TABLE: Table<Pending> = Table::new(Role::Device);
 
 /// Whether any request is known.
 #[inline(always)]
 pub fn any() -> bool {
-    KNOWN.load(Ordering::Relaxed) != 0
+    Role::Device.exists()
 }
 
 impl Call {
@@ -130,18 +126,11 @@ fn remember(call: Call, request: *const c_void, delayed: Option<Functions>) -> W
 fn put(handle: Word, pending: Pending) {
     // Requests that are complete when they are made may all have one handle: what was there is
     // complete.
-    let before = lock(&TABLE).get_or_insert_default().insert(handle, pending);
-    if before.is_none() {
-        KNOWN.fetch_add(1, Ordering::Relaxed);
-    }
+    drop(TABLE.insert(handle, pending));
 }
 
 fn remove(handle: Word) -> Option<Pending> {
-    let pending = lock(&TABLE).as_mut()?.remove(&handle);
-    if pending.is_some() {
-        KNOWN.fetch_sub(1, Ordering::Relaxed);
-    }
-    pending
+    any().then(|| TABLE.remove(handle)).flatten()
 }
 
 /// A request of an array that is known. It is out of the table before the library frees the handle
@@ -180,18 +169,8 @@ impl Found {
         put(self.handle, self.pending);
     }
 
-    /// After the library has completed it, with this status: unpacks what was received. `variable`
-    /// is the program's.
-    ///
-    /// # Safety
-    ///
-    /// The variable is writable.
-    unsafe fn conclude(self, status: Status, variable: *mut c_void) -> Result<(), c_int> {
-        // SAFETY: the caller's promise.
-        unsafe { self.start_conclude(status, variable) }.wait()
-    }
-
-    /// [`Found::conclude`] without waiting for what was received.
+    /// After the library has completed it, with this status: starts to unpack what was received.
+    /// `variable` is the program's.
     ///
     /// # Safety
     ///
@@ -308,72 +287,42 @@ impl Pending {
     }
 }
 
-/// One request, and a status that is there in any case.
-///
-/// # Safety
-///
-/// As the MPI standard says of functions that complete one request.
-unsafe fn one(
-    request: *mut c_void,
-    status: *mut c_void,
-    complete: impl FnOnce(*mut c_void) -> (c_int, bool),
-) -> Option<c_int> {
-    let abi = active()?;
-    // SAFETY: the caller's promise.
-    unsafe {
-        let found = Found::all(abi, 1, request).pop()?;
-        let mut room = Room::new();
-        let at = room.instead_of(status);
-        let (code, is_complete) = complete(at);
-        Some(if code != 0 {
-            found.fail(code, request);
-            code
-        } else if is_complete {
-            let concluded = found.conclude(Status::new(abi, at), request);
-            concluded.err().unwrap_or(0)
-        } else {
-            found.put_back();
-            0
-        })
-    }
-}
-
-/// `MPI_Wait`, with the function as it is without this; `None` if the request is not known, as for
-/// those below.
+/// A function that completes requests, with the function as it is without this; `None` if none of
+/// them is known.
 ///
 /// # Safety
 ///
 /// As the MPI standard says, for this and all functions below.
 #[cold]
-pub unsafe fn wait(
-    request: *mut c_void,
-    status: *mut c_void,
+pub unsafe fn complete(
+    call: &Completion,
     inner: impl FnOnce(*mut c_void) -> c_int,
 ) -> Option<c_int> {
-    wait_for_others();
-    // SAFETY: the caller's promise.
-    unsafe { one(request, status, |at| (inner(at), true)) }
-}
-
-/// `MPI_Test`
-#[cold]
-pub unsafe fn test(
-    request: *mut c_void,
-    flag: *mut c_int,
-    status: *mut c_void,
-    inner: impl FnOnce(*mut c_void) -> c_int,
-) -> Option<c_int> {
-    get_on();
+    if call.waits {
+        wait_for_others();
+    } else {
+        get_on();
+    }
     // SAFETY: the caller's promise.
     unsafe {
-        if are_waiting(1, request) {
-            *flag = 0;
+        let are_waiting = are_waiting(call.count, call.requests);
+        let is_whole = matches!(call.which, Which::One | Which::All);
+        if are_waiting && is_whole && !call.waits {
+            call.say_none();
             return Some(0);
         }
-        one(request, status, |at| {
-            let code = inner(at);
-            (code, code == 0 && *flag != 0)
-        })
+        let several = Several::new(call)?;
+        let code = inner(several.call.statuses);
+        // The library takes those for requests that are not active.
+        let are_inactive = match call.which {
+            Which::Any => !call.waits && *call.index == UNDEFINED,
+            Which::Some => *call.done == UNDEFINED,
+            Which::One | Which::All => false,
+        };
+        if are_waiting && code == 0 && are_inactive {
+            call.say_none();
+        }
+        Some(several.end(code))
     }
 }
 
@@ -412,25 +361,32 @@ pub unsafe fn get_status(
 /// `MPI_Request_get_status` of the program's.
 type GetStatus = unsafe extern "C" fn(Word, *mut c_int, *mut c_void) -> c_int;
 
-/// After `MPI_Request_get_status_any` and its relatives: what has arrived is unpacked.
+/// `MPI_Request_get_status_any` and its relatives: what has arrived is unpacked afterwards.
 #[cold]
-pub unsafe fn after_get_status(count: c_int, requests: *const c_void, get_status: GetStatus) {
+pub unsafe fn ask(
+    (count, requests): (c_int, *const c_void),
+    get_status: GetStatus,
+    inner: impl FnOnce() -> c_int,
+) -> Option<c_int> {
+    if !watch::is_outside() {
+        return None;
+    }
+    wait_for_others();
+    let code = watch::inside(inner);
     let Some(abi) = active().filter(|_| !requests.is_null()) else {
-        return;
+        return Some(code);
     };
     for index in 0..usize::try_from(count).unwrap_or(0) {
         let (mut flag, mut room) = (0, Room::new());
         // SAFETY: the caller's promise; writable outputs.
         unsafe {
             let handle = abi.handle_at(requests, index);
-            let is_known = lock(&TABLE)
-                .as_ref()
-                .is_some_and(|table| table.contains_key(&(handle & abi.handle)));
-            if is_known {
+            if TABLE.read().contains_key(&(handle & abi.handle)) {
                 get_status(handle, &mut flag, room.pointer());
             }
         }
     }
+    Some(code)
 }
 
 /// Lets everything get on: starts sends whose bytes are packed, completes what the program has
@@ -462,66 +418,64 @@ unsafe fn are_waiting(count: c_int, requests: *const c_void) -> bool {
     })
 }
 
-/// Requests of an array, and statuses that are there in any case.
+/// Requests of a call, and statuses that are there in any case.
 struct Several {
     abi: &'static Abi,
-    requests: *mut c_void,
+    call: Completion,
     found: Vec<Found>,
-    statuses: *mut c_void,
     _rooms: Vec<Room>,
 }
 
 impl Several {
-    /// Those of an array, which the library is to be asked about.
+    /// Those that the library is to be asked about.
     ///
     /// # Safety
     ///
-    /// As the MPI standard says of functions that complete several requests.
-    unsafe fn new(count: c_int, requests: *mut c_void, statuses: *mut c_void) -> Option<Several> {
+    /// As the MPI standard says of functions that complete requests.
+    unsafe fn new(call: &Completion) -> Option<Several> {
         let abi = active()?;
         // SAFETY: the caller's promise.
-        let found = unsafe { Found::all(abi, count, requests) };
+        let found = unsafe { Found::all(abi, call.count, call.requests) };
         if found.is_empty() {
             return None;
         }
-        let mut rooms = Vec::new();
-        let statuses = if is_ignored(statuses) {
-            rooms.resize_with(count as usize, Room::new);
-            rooms.as_mut_ptr().cast()
-        } else {
-            statuses
-        };
+        let (mut call, mut rooms) = (*call, Vec::new());
+        if is_ignored(call.statuses) {
+            rooms.resize_with(call.count as usize, Room::new);
+            call.statuses = rooms.as_mut_ptr().cast();
+        }
         Some(Several {
             abi,
-            requests,
+            call,
             found,
-            statuses,
             _rooms: rooms,
         })
     }
 
-    /// Ends a function with this code: `place_of` says which status is that of a request that is
-    /// complete, by its index. All that was received is unpacked at the same time.
+    /// Ends the call, whose function has returned this code. All that was received is unpacked at
+    /// the same time.
     ///
     /// # Safety
     ///
-    /// The library has written these statuses.
-    unsafe fn end(self, code: c_int, place_of: impl Fn(usize) -> Option<usize>) -> c_int {
-        let is_per_request = code == self.abi.in_status;
+    /// The library has written what it says.
+    unsafe fn end(self, code: c_int) -> c_int {
+        let (abi, call) = (self.abi, self.call);
+        let is_per_request = code == abi.in_status;
         let mut concluding = Vec::new();
         for found in self.found {
-            let Some(place) = place_of(found.index) else {
+            // SAFETY: the caller's promise.
+            let Some(place) = (unsafe { call.place_of(abi, code, found.index) }) else {
                 found.put_back();
                 continue;
             };
-            let offset = found.index * self.abi.handle_size();
-            let variable = self.requests.wrapping_byte_add(offset);
+            let offset = found.index * abi.handle_size();
+            let variable = call.requests.wrapping_byte_add(offset);
             // SAFETY: the caller's promise.
-            let status = unsafe { Status::of_array(self.abi, self.statuses, place) };
+            let status = unsafe { Status::of_array(abi, call.statuses, place) };
             if code == 0 || is_per_request && status.error() == 0 {
                 // SAFETY: the program's variable.
                 concluding.push(unsafe { found.start_conclude(status, variable) });
-            } else if is_per_request && status.error() == pending_error(self.abi) {
+            } else if is_per_request && status.error() == pending_error(abi) {
                 found.put_back();
             } else {
                 // SAFETY: the program's variable.
@@ -544,124 +498,6 @@ fn pending_error(abi: &Abi) -> c_int {
     match abi.family {
         Family::OpenMpi | Family::Mpich => abi.in_status + 1,
         Family::Standard => abi.in_status - 1,
-    }
-}
-
-/// `MPI_Waitall`
-#[cold]
-pub unsafe fn waitall(
-    count: c_int,
-    requests: *mut c_void,
-    statuses: *mut c_void,
-    inner: impl FnOnce(*mut c_void) -> c_int,
-) -> Option<c_int> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        wait_for_others();
-        let several = Several::new(count, requests, statuses)?;
-        let code = inner(several.statuses);
-        Some(several.end(code, Some))
-    }
-}
-
-/// `MPI_Testall`
-#[cold]
-pub unsafe fn testall(
-    count: c_int,
-    requests: *mut c_void,
-    flag: *mut c_int,
-    statuses: *mut c_void,
-    inner: impl FnOnce(*mut c_void) -> c_int,
-) -> Option<c_int> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        get_on();
-        if are_waiting(count, requests) {
-            *flag = 0;
-            return Some(0);
-        }
-        let several = Several::new(count, requests, statuses)?;
-        let code = inner(several.statuses);
-        let is_over = code != 0 || *flag != 0;
-        Some(several.end(code, |index| is_over.then_some(index)))
-    }
-}
-
-/// `MPI_Waitany`
-#[cold]
-pub unsafe fn waitany(
-    count: c_int,
-    requests: *mut c_void,
-    index: *mut c_int,
-    status: *mut c_void,
-    inner: impl FnOnce(*mut c_void) -> c_int,
-) -> Option<c_int> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        wait_for_others();
-        let several = Several::new(count, requests, status)?;
-        let code = inner(several.statuses);
-        Some(several.end(code, |of| (usize::try_from(*index) == Ok(of)).then_some(0)))
-    }
-}
-
-/// `MPI_Testany`
-#[cold]
-pub unsafe fn testany(
-    count: c_int,
-    requests: *mut c_void,
-    index: *mut c_int,
-    flag: *mut c_int,
-    status: *mut c_void,
-    inner: impl FnOnce(*mut c_void) -> c_int,
-) -> Option<c_int> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        get_on();
-        let are_waiting = are_waiting(count, requests);
-        let several = Several::new(count, requests, status)?;
-        let code = inner(several.statuses);
-        if are_waiting && code == 0 && *index == UNDEFINED {
-            // The library takes those for requests that are not active.
-            *flag = 0;
-        }
-        let is_over = code != 0 || *flag != 0;
-        let place = |of| (is_over && usize::try_from(*index) == Ok(of)).then_some(0);
-        Some(several.end(code, place))
-    }
-}
-
-/// `MPI_Waitsome` and `MPI_Testsome`
-#[cold]
-pub unsafe fn some(
-    (count, requests): (c_int, *mut c_void),
-    (done, indices): (*mut c_int, *mut c_int),
-    statuses: *mut c_void,
-    waits: bool,
-    inner: impl FnOnce(*mut c_void) -> c_int,
-) -> Option<c_int> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if waits {
-            wait_for_others();
-        } else {
-            get_on();
-        }
-        let are_waiting = are_waiting(count, requests);
-        let several = Several::new(count, requests, statuses)?;
-        let abi = several.abi;
-        let code = inner(several.statuses);
-        if are_waiting && code == 0 && *done == UNDEFINED {
-            // The library takes those for requests that are not active.
-            *done = 0;
-        }
-        let number = match *done {
-            _ if code != 0 && code != abi.in_status => 0,
-            UNDEFINED => 0,
-            number => usize::try_from(number).unwrap_or(0),
-        };
-        let place = |of| (0..number).find(|i| usize::try_from(*indices.add(*i)) == Ok(of));
-        Some(several.end(code, place))
     }
 }
 
@@ -694,8 +530,8 @@ pub unsafe fn before_start(count: c_int, requests: *const c_void) -> Result<(), 
 #[cold]
 pub fn offer_started(handle: Word, receiver: usize) -> Option<Offer> {
     let (elements, both) = {
-        let table = lock(&TABLE);
-        let call = &table.as_ref()?.get(&handle)?.call;
+        let table = TABLE.read();
+        let call = &table.get(&handle)?.call;
         (call.sent()?.clone(), call.both())
     };
     peer::offer_those(both, elements.found_again(both.0)?, receiver)
@@ -756,8 +592,9 @@ pub unsafe fn free(request: *mut c_void, test: Test, free: Free) -> Option<c_int
 
 /// `MPI_Cancel`: a send has to be started before it can be cancelled.
 #[cold]
-pub fn before_cancel() {
+pub fn before_cancel() -> Option<c_int> {
     delayed::flush();
+    None
 }
 
 /// Completes what the program has freed and what is complete by now.
@@ -797,8 +634,6 @@ fn settle_orphans() {
 pub fn finish() {
     wait_for_others();
     lock(&ORPHANS).clear();
-    let table = lock(&TABLE).take();
-    KNOWN.store(0, Ordering::Relaxed);
-    drop(table);
+    TABLE.clear();
     call::free_types();
 }

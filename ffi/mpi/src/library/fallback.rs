@@ -5,14 +5,13 @@
 //! `MPI_Isendrecv` and `MPI_Isendrecv_replace` (MPI 4.0), `MPI_Request_get_status_any`, `_all` and
 //! `_some` (MPI 4.1). Forms for large counts are made in [`pmpi`].
 
-use std::collections::HashSet;
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex};
+use std::sync::Mutex;
 
 use crate::library::abi::{Abi, UNDEFINED, Word, complain, function};
 use crate::library::count::Count;
 use crate::library::pmpi::forward;
+use crate::library::requests::{Completion, Role, Table, Which};
 use crate::library::status::{Room, Status, is_ignored};
 use crate::library::{abi, pmpi};
 use libcopy::lock::lock;
@@ -215,13 +214,7 @@ pub unsafe fn isendrecv_replace<N: Count>(
 
 /// Persistent requests, of which an empty status means that they are inactive. Kept only where the
 /// library has no function that says so.
-static PERSISTENT: LazyLock<Mutex<HashSet<Word>>> = LazyLock::new(Mutex::default);
-static ANY_PERSISTENT: AtomicUsize = AtomicUsize::new(0);
-
-/// Whether there are persistent requests that have been noted.
-pub fn any_persistent() -> bool {
-    ANY_PERSISTENT.load(Ordering::Relaxed) != 0
-}
+static PERSISTENT: Table<()> = Table::new(Role::Persistent);
 
 function!(STATUS_ANY = c"PMPI_Request_get_status_any");
 
@@ -237,28 +230,13 @@ pub unsafe fn note_persistent(request: *const c_void) {
     if STATUS_ANY.if_any() == 0 {
         // SAFETY: the caller's promise.
         let handle = unsafe { abi.handle_at(request, 0) } & abi.handle;
-        let mut known = lock(&PERSISTENT);
-        known.insert(handle);
-        ANY_PERSISTENT.store(known.len(), Ordering::Relaxed);
+        PERSISTENT.insert(handle, ());
     }
 }
 
 /// A request is about to be freed.
-///
-/// # Safety
-///
-/// The program's variable, unless there is none.
-pub unsafe fn forget_persistent(request: *const c_void) {
-    if ANY_PERSISTENT.load(Ordering::Relaxed) == 0 || request.is_null() {
-        return;
-    }
-    if let Ok(abi) = abi::get() {
-        // SAFETY: the caller's promise.
-        let handle = unsafe { abi.handle_at(request, 0) } & abi.handle;
-        let mut known = lock(&PERSISTENT);
-        known.remove(&handle);
-        ANY_PERSISTENT.store(known.len(), Ordering::Relaxed);
-    }
+pub fn forget_persistent(handle: Word) {
+    PERSISTENT.remove(handle);
 }
 
 /// What is found out about one request: a code, whether it is active, and whether it is complete.
@@ -294,7 +272,7 @@ pub unsafe fn look(abi: &Abi, request: *mut c_void, status: *mut c_void) -> Look
         }
         (
             code,
-            !lock(&PERSISTENT).contains(&(handle & abi.handle)),
+            !PERSISTENT.read().contains_key(&(handle & abi.handle)),
             true,
         )
     }
@@ -333,14 +311,13 @@ pub unsafe fn first(
 /// # Safety
 ///
 /// As the MPI standard says, for this and those below.
-pub unsafe fn any_of(
+unsafe fn any_of(
     abi: &Abi,
     count: usize,
-    index: *mut c_int,
-    flag: *mut c_int,
-    status: *mut c_void,
+    call: &Completion,
     look: impl Fn(usize, *mut c_void) -> Look,
 ) -> c_int {
+    let (index, flag, status) = (call.index, call.flag, call.statuses);
     let mut room = Room::new();
     let at = room.instead_of(status);
     // SAFETY: the caller's promise.
@@ -365,13 +342,13 @@ pub unsafe fn any_of(
 /// # Safety
 ///
 /// As above.
-pub unsafe fn all_of(
+unsafe fn all_of(
     abi: &Abi,
     count: usize,
-    flag: *mut c_int,
-    statuses: *mut c_void,
+    call: &Completion,
     look: impl Fn(usize, *mut c_void) -> Look,
 ) -> c_int {
+    let (flag, statuses) = (call.flag, call.statuses);
     let mut all = true;
     for i in 0..count {
         let mut room = Room::new();
@@ -397,13 +374,13 @@ pub unsafe fn all_of(
 /// # Safety
 ///
 /// As above.
-pub unsafe fn some_of(
+unsafe fn some_of(
     abi: &Abi,
     count: usize,
-    (done, indices): (*mut c_int, *mut c_int),
-    statuses: *mut c_void,
+    call: &Completion,
     look: impl Fn(usize, *mut c_void) -> Look,
 ) -> c_int {
+    let (done, indices, statuses) = (call.done, call.index, call.statuses);
     let (mut any, mut found) = (false, 0usize);
     for i in 0..count {
         let mut room = Room::new();
@@ -429,89 +406,61 @@ pub unsafe fn some_of(
     0
 }
 
-/// How many requests there are, and which library has them; `None` if the library has the function
-/// itself, which does what is wanted, or complains.
-fn without(count: c_int) -> Option<(&'static Abi, usize)> {
-    let abi = abi::get().ok()?;
-    let count = usize::try_from(count).ok()?;
-    (STATUS_ANY.if_any() == 0).then_some((abi, count))
-}
-
-/// Looks at a request of an array.
-///
-/// # Safety
-///
-/// The array has it; the status is writable.
-unsafe fn look_at(abi: &Abi, requests: *mut c_void, index: usize, status: *mut c_void) -> Look {
-    let request = requests.wrapping_byte_add(index * abi.handle_size());
-    // SAFETY: the caller's promise.
-    unsafe { look(abi, request, status) }
-}
-
-/// `MPI_Request_get_status_any`
+/// A function that asks about several requests without completing them; `look` looks at each of
+/// `count`.
 ///
 /// # Safety
 ///
 /// As the MPI standard says.
-pub unsafe fn request_get_status_any(
-    count: c_int,
-    requests: *mut c_void,
-    index: *mut c_int,
-    flag: *mut c_int,
-    status: *mut c_void,
+pub unsafe fn ask_each(
+    abi: &Abi,
+    count: usize,
+    call: &Completion,
+    look: impl Fn(usize, *mut c_void) -> Look,
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        match without(count) {
-            Some((abi, count)) => any_of(abi, count, index, flag, status, |i, status| {
-                look_at(abi, requests, i, status)
-            }),
-            None => forward::request_get_status_any(count, requests, index, flag, status),
+        match call.which {
+            Which::Any => any_of(abi, count, call, look),
+            Which::Some => some_of(abi, count, call, look),
+            Which::One | Which::All => all_of(abi, count, call, look),
         }
     }
 }
 
-/// `MPI_Request_get_status_all`
+/// `MPI_Request_get_status_any`, `_all` and `_some`. A library that has the function does what is
+/// wanted itself, or complains.
 ///
 /// # Safety
 ///
 /// As the MPI standard says.
-pub unsafe fn request_get_status_all(
-    count: c_int,
-    requests: *mut c_void,
-    flag: *mut c_int,
-    statuses: *mut c_void,
-) -> c_int {
+pub unsafe fn ask(call: &Completion) -> c_int {
+    let (count, requests, index, flag, done, statuses) = (
+        call.count,
+        call.requests,
+        call.index,
+        call.flag,
+        call.done,
+        call.statuses,
+    );
+    let lacking = abi::get().ok().filter(|_| STATUS_ANY.if_any() == 0);
     // SAFETY: the caller's promise.
     unsafe {
-        match without(count) {
-            Some((abi, count)) => all_of(abi, count, flag, statuses, |i, status| {
-                look_at(abi, requests, i, status)
-            }),
-            None => forward::request_get_status_all(count, requests, flag, statuses),
+        if let (Some(abi), Ok(number)) = (lacking, usize::try_from(count)) {
+            return ask_each(abi, number, call, |i, status| {
+                look(
+                    abi,
+                    requests.wrapping_byte_add(i * abi.handle_size()),
+                    status,
+                )
+            });
         }
-    }
-}
-
-/// `MPI_Request_get_status_some`
-///
-/// # Safety
-///
-/// As the MPI standard says.
-pub unsafe fn request_get_status_some(
-    count: c_int,
-    requests: *mut c_void,
-    done: *mut c_int,
-    indices: *mut c_int,
-    statuses: *mut c_void,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match without(count) {
-            Some((abi, count)) => some_of(abi, count, (done, indices), statuses, |i, status| {
-                look_at(abi, requests, i, status)
-            }),
-            None => forward::request_get_status_some(count, requests, done, indices, statuses),
+        match call.which {
+            Which::Any => forward::request_get_status_any(count, requests, index, flag, statuses),
+            Which::Some => forward::request_get_status_some(count, requests, done, index, statuses),
+            Which::One | Which::All => {
+                forward::request_get_status_all(count, requests, flag, statuses)
+            }
         }
     }
 }

@@ -17,6 +17,7 @@ pub mod neighbourhood;
 pub mod pmpi;
 pub mod progress;
 pub mod relocations;
+pub mod requests;
 pub mod stats;
 pub mod status;
 pub mod tools;

@@ -23,6 +23,7 @@ use crate::comm::communicator;
 use crate::comm::processes::{World, world};
 use crate::decide::threshold;
 use crate::library::abi::Word;
+use crate::library::requests::{Completion, Role, Which};
 use crate::library::status::{Room, Status, is_ignored};
 use crate::messages::arguments::Elements;
 use crate::messages::handle::Handle;
@@ -68,13 +69,10 @@ static ENTRIES: [[Entry; WAYS]; 1 << BITS] = [const {
     }; WAYS]
 }; 1 << BITS];
 
-/// Whether any request has ever been noted.
-static IN_USE: AtomicBool = AtomicBool::new(false);
-
 /// Whether any request may be noted.
 #[inline(always)]
-pub fn is_in_use() -> bool {
-    IN_USE.load(Ordering::Relaxed)
+fn is_in_use() -> bool {
+    Role::Short.exists()
 }
 
 #[inline(always)]
@@ -246,7 +244,7 @@ pub fn note(
         found.remember(world, request);
     }
     if !is_in_use() {
-        IN_USE.store(true, Ordering::Relaxed);
+        Role::Short.set(true);
     }
 }
 
@@ -424,9 +422,12 @@ impl Several<'_> {
     /// The array has `count` handles.
     #[inline(always)]
     unsafe fn with(
-        count: c_int,
-        requests: *mut c_void,
-        statuses: *mut c_void,
+        Completion {
+            count,
+            requests,
+            statuses,
+            ..
+        }: Completion,
         complete: impl FnOnce(Option<Several<'_>>, *mut c_void) -> c_int,
     ) -> c_int {
         let count = usize::try_from(count).unwrap_or(0);
@@ -571,172 +572,62 @@ impl Several<'_> {
     }
 }
 
-/// `MPI_Wait`; `inner` is the function as it is without this.
+/// A function that completes requests, some of which are noted; `inner` is the function as it is
+/// without this.
 ///
 /// # Safety
 ///
 /// As the MPI standard says, for this and all functions below.
-#[inline(never)]
-pub unsafe fn wait(
-    request: *mut c_void,
-    status: *mut c_void,
-    inner: impl FnOnce(*mut c_void, *mut c_void) -> c_int,
-) -> c_int {
+#[inline(always)]
+pub unsafe fn complete(call: Completion, inner: impl FnOnce(*mut c_void) -> c_int) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        let Some(found) = Found::take(request, 0) else {
-            return inner(request, status);
-        };
-        let mut room = Room::new();
-        let at = room.instead_of(status);
-        let code = inner(request, at);
-        found.put_back(request);
-        found.conclude(at, code)
+        if call.which == Which::One {
+            return one(call, inner);
+        }
+        Several::with(call, |several, at| {
+            let code = inner(at);
+            let Some(several) = several else {
+                return code;
+            };
+            if call.which != Which::Some && code == 0 && !call.found() {
+                several.put_back();
+                return 0;
+            }
+            match call.which {
+                Which::Any => several.one(*call.index, at, code),
+                Which::Some => {
+                    // Below zero is MPI_UNDEFINED.
+                    let number = (*call.done).clamp(0, call.count) as usize;
+                    let of = |place| {
+                        let found = several.find(call.index.add(place).read());
+                        found.map(|found| (place, found))
+                    };
+                    several.conclude(number, at, code, (0..number).filter_map(of))
+                }
+                Which::One | Which::All => several.all(call.count, at, code),
+            }
+        })
     }
 }
 
-/// `MPI_Test`
-#[inline(never)]
-pub unsafe fn test(
-    request: *mut c_void,
-    flag: *mut c_int,
-    status: *mut c_void,
-    inner: impl FnOnce(*mut c_void, *mut c_int, *mut c_void) -> c_int,
-) -> c_int {
+/// Of one request.
+#[inline(always)]
+unsafe fn one(call: Completion, inner: impl FnOnce(*mut c_void) -> c_int) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        let Some(found) = Found::take(request, 0) else {
-            return inner(request, flag, status);
+        let Some(found) = Found::take(call.requests, 0) else {
+            return inner(call.statuses);
         };
         let mut room = Room::new();
-        let at = room.instead_of(status);
-        let code = inner(request, flag, at);
-        found.put_back(request);
-        if code == 0 && *flag == 0 {
+        let at = room.instead_of(call.statuses);
+        let code = inner(at);
+        found.put_back(call.requests);
+        if code == 0 && !call.found() {
             0
         } else {
             found.conclude(at, code)
         }
-    }
-}
-
-/// `MPI_Waitall`
-#[inline(never)]
-pub unsafe fn waitall(
-    count: c_int,
-    requests: *mut c_void,
-    statuses: *mut c_void,
-    inner: impl FnOnce(c_int, *mut c_void, *mut c_void) -> c_int,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        Several::with(count, requests, statuses, |several, at| {
-            let code = inner(count, requests, at);
-            match several {
-                Some(several) => several.all(count, at, code),
-                None => code,
-            }
-        })
-    }
-}
-
-/// `MPI_Testall`
-#[inline(never)]
-pub unsafe fn testall(
-    count: c_int,
-    requests: *mut c_void,
-    flag: *mut c_int,
-    statuses: *mut c_void,
-    inner: impl FnOnce(c_int, *mut c_void, *mut c_int, *mut c_void) -> c_int,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        Several::with(count, requests, statuses, |several, at| {
-            let code = inner(count, requests, flag, at);
-            match several {
-                Some(several) if code == 0 && *flag == 0 => {
-                    several.put_back();
-                    0
-                }
-                Some(several) => several.all(count, at, code),
-                None => code,
-            }
-        })
-    }
-}
-
-/// `MPI_Waitany`
-#[inline(never)]
-pub unsafe fn waitany(
-    count: c_int,
-    requests: *mut c_void,
-    index: *mut c_int,
-    status: *mut c_void,
-    inner: impl FnOnce(c_int, *mut c_void, *mut c_int, *mut c_void) -> c_int,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        Several::with(count, requests, status, |several, at| {
-            let code = inner(count, requests, index, at);
-            match several {
-                Some(several) => several.one(*index, at, code),
-                None => code,
-            }
-        })
-    }
-}
-
-/// `MPI_Testany`
-#[inline(never)]
-pub unsafe fn testany(
-    count: c_int,
-    requests: *mut c_void,
-    index: *mut c_int,
-    flag: *mut c_int,
-    status: *mut c_void,
-    inner: impl FnOnce(c_int, *mut c_void, *mut c_int, *mut c_int, *mut c_void) -> c_int,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        Several::with(count, requests, status, |several, at| {
-            let code = inner(count, requests, index, flag, at);
-            match several {
-                Some(several) if code == 0 && *flag == 0 => {
-                    several.put_back();
-                    0
-                }
-                Some(several) => several.one(*index, at, code),
-                None => code,
-            }
-        })
-    }
-}
-
-/// `MPI_Waitsome` and `MPI_Testsome`
-#[inline(never)]
-pub unsafe fn some(
-    count: c_int,
-    requests: *mut c_void,
-    done: *mut c_int,
-    indices: *mut c_int,
-    statuses: *mut c_void,
-    inner: impl FnOnce(c_int, *mut c_void, *mut c_int, *mut c_int, *mut c_void) -> c_int,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        Several::with(count, requests, statuses, |several, at| {
-            let code = inner(count, requests, done, indices, at);
-            let Some(several) = several else {
-                return code;
-            };
-            // Below zero is MPI_UNDEFINED.
-            let number = (*done).clamp(0, count) as usize;
-            let of = |place| {
-                let found = several.find(indices.add(place).read());
-                found.map(|found| (place, found))
-            };
-            several.conclude(number, at, code, (0..number).filter_map(of))
-        })
     }
 }
 
@@ -786,37 +677,20 @@ pub unsafe fn get_status(
 }
 
 /// The functions that ask about several requests: those that are noted are remembered from now on.
-macro_rules! ask {
-    ($($name:ident($($argument:ident: $kind:ty),*);)*) => { $(
-        #[cold]
-        pub unsafe fn $name(
-            count: c_int,
-            requests: *mut c_void,
-            $($argument: $kind,)*
-            inner: impl FnOnce(c_int, *mut c_void, $($kind),*) -> c_int,
-        ) -> c_int {
-            // SAFETY: the caller's promise.
-            unsafe {
-                let Some(world) = world() else {
-                    return inner(count, requests, $($argument),*);
-                };
-                let asked = || {
-                    remember_all(world, count, requests);
-                    requests::$name(world, count, requests, $($argument),*)
-                };
-                match catch_unwind(AssertUnwindSafe(asked)) {
-                    Ok(Some(code)) => code,
-                    _ => inner(count, requests, $($argument),*),
-                }
-            }
+#[cold]
+pub unsafe fn ask(call: &Completion, inner: impl FnOnce() -> c_int) -> c_int {
+    let asked = || {
+        let world = world()?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            remember_all(world, call.count, call.requests);
+            requests::ask(world, call)
         }
-    )* };
-}
-
-ask! {
-    get_status_any(index: *mut c_int, flag: *mut c_int, status: *mut c_void);
-    get_status_all(flag: *mut c_int, statuses: *mut c_void);
-    get_status_some(done: *mut c_int, indices: *mut c_int, statuses: *mut c_void);
+    };
+    match catch_unwind(AssertUnwindSafe(asked)) {
+        Ok(Some(code)) => code,
+        _ => inner(),
+    }
 }
 
 /// Has the noted requests of an array remembered, but for persistent ones: whether these are

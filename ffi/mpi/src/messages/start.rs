@@ -355,7 +355,6 @@ fn forget() {
     active::forget();
     remote::forget();
     requests::forget_all();
-    nonblocking::forget();
     leave();
     bootstrap::close();
 }

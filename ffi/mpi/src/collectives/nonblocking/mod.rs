@@ -11,4 +11,4 @@ pub mod requests;
 
 pub use libcopy::collective::nonblocking::engine::parts;
 pub use meet::{is_allowed, is_wanted_here, meet, meet_now};
-pub use requests::{any, before_asking, before_waiting, forget, instead_of_waiting};
+pub use requests::{any, before, before_asking, before_waiting};

@@ -8,13 +8,10 @@
 //! order with those of other requests, so each request has a group of its own, in which they are
 //! counted.
 
-use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use libcopy::lock::lock;
 use libcopy::policy::governor::Decision;
 
 use crate::collectives::governor;
@@ -23,6 +20,7 @@ use crate::comm::nonblocking_group::NonblockingGroup;
 use crate::decide::classes::PersistentClass;
 use crate::decide::prior::Order;
 use crate::library::abi::{Abi, Word};
+use crate::library::requests::{Role, Table};
 use crate::library::stats;
 use crate::library::stats::{Function, Outcome};
 
@@ -44,13 +42,12 @@ unsafe impl Send for Plan {}
 // SAFETY: as above; nothing in it changes.
 unsafe impl Sync for Plan {}
 
-static PLANS: LazyLock<Mutex<HashMap<Word, Arc<Plan>>>> = LazyLock::new(Mutex::default);
-static KNOWN: AtomicUsize = AtomicUsize::new(0);
+static PLANS: Table<Arc<Plan>> = Table::new(Role::PersistentCollective);
 
 /// Whether any persistent request may start a collective of ours.
 #[inline(always)]
 pub fn any() -> bool {
-    KNOWN.load(Ordering::Relaxed) != 0
+    Role::PersistentCollective.exists()
 }
 
 /// Has the starts of a request be ours: `function` with `bytes` bytes, in a group of its own;
@@ -70,37 +67,18 @@ pub(super) fn keep(
         order,
         begin,
     };
-    let mut plans = lock(&PLANS);
-    let before = plans.insert(handle, Arc::new(plan));
-    KNOWN.store(plans.len(), Ordering::Relaxed);
-    drop(plans);
-    // Not while they are locked: it may free datatypes.
-    drop(before);
+    // What was there is not dropped while the table is locked: it may free datatypes.
+    drop(PLANS.insert(handle, Arc::new(plan)));
 }
 
 /// The program frees a request.
-///
-/// # Safety
-///
-/// The program's variable, unless there is none.
-pub unsafe fn forget(abi: &Abi, request: *const c_void) {
-    if !any() || request.is_null() {
-        return;
-    }
-    // SAFETY: the caller's promise.
-    let handle = unsafe { abi.handle_at(request, 0) } & abi.handle;
-    let mut plans = lock(&PLANS);
-    let gone = plans.remove(&handle);
-    KNOWN.store(plans.len(), Ordering::Relaxed);
-    drop(plans);
-    drop(gone);
+pub fn forget(handle: Word) {
+    drop(PLANS.remove(handle));
 }
 
 /// The world ends: no request is started any more.
 pub fn clear() {
-    let plans = std::mem::take(&mut *lock(&PLANS));
-    KNOWN.store(0, Ordering::Relaxed);
-    drop(plans);
+    PLANS.clear();
 }
 
 /// What becomes of a start.
@@ -121,8 +99,7 @@ pub enum Start {
 pub unsafe fn start(abi: &Abi, request: *mut c_void) -> Start {
     // SAFETY: the caller's promise.
     let handle = unsafe { abi.handle_at(request, 0) } & abi.handle;
-    let plan = lock(&PLANS).get(&handle).cloned();
-    let Some(plan) = plan else {
+    let Some(plan) = PLANS.get(handle) else {
         return Start::Forwarded;
     };
     let is_free = plan.order == Order::Free;

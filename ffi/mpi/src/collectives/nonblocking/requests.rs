@@ -6,13 +6,14 @@
 //! somebody asks for gets on before.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::collectives::nonblocking::operation::Operation;
 use crate::comm::nonblocking_group::NonblockingGroup;
 use crate::library::abi::{Abi, UNDEFINED, Word};
+use crate::library::requests::{Completion, Role, Which};
 use crate::library::status::Status;
 use crate::library::{pmpi, progress, world_model};
 use libcopy::lock::lock;
@@ -28,17 +29,11 @@ struct Entry {
 }
 
 static ENTRIES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
-static KNOWN: AtomicUsize = AtomicUsize::new(0);
-
-/// Has none be under way, in a forked child.
-pub fn forget() {
-    KNOWN.store(0, Ordering::Relaxed);
-}
 
 /// Whether any is under way.
 #[inline(always)]
 pub fn any() -> bool {
-    KNOWN.load(Ordering::Relaxed) != 0
+    Role::Collective.exists()
 }
 
 /// What the status of a collective says: nothing but whether it went wrong.
@@ -95,12 +90,13 @@ pub unsafe fn start(
     let operation = begin();
     // SAFETY: the library has written a handle there.
     let handle = unsafe { abi.handle_at(request, 0) } & abi.handle;
-    lock(&ENTRIES).push(Entry {
+    let mut entries = lock(&ENTRIES);
+    entries.push(Entry {
         handle,
         operation,
         code,
     });
-    KNOWN.fetch_add(1, Ordering::Relaxed);
+    Role::Collective.set(true);
     0
 }
 
@@ -117,7 +113,7 @@ fn advance(abi: &Abi, budget: usize) -> bool {
             continue;
         }
         let entry = entries.remove(index);
-        KNOWN.fetch_sub(1, Ordering::Relaxed);
+        Role::Collective.set(!entries.is_empty());
         let code = entry.operation.conclude(abi);
         failed = failed.or((code != 0).then_some(code));
         entry.code.store(code, Ordering::Release);
@@ -197,7 +193,7 @@ pub fn before_asking(abi: &Abi) {
     advance(abi, PORTION);
 }
 
-/// Before a function that waits for all of these: none of them is under way here any more.
+/// Before a function that waits for these: none of them is under way here any more.
 ///
 /// # Safety
 ///
@@ -213,30 +209,38 @@ pub unsafe fn before_waiting(abi: &Abi, count: c_int, requests: *const c_void) {
     }
 }
 
-/// In place of a function that waits for some of these, if any of them is under way here: `ask` is
-/// the function that does not wait, and returns its code, and whether it has found what is waited
-/// for.
+/// Before a function that completes requests; its code, if nothing is left to do. `ask` is the
+/// function that does not wait, and returns its code, and whether it has found what is waited for.
 ///
 /// # Safety
 ///
-/// There are `count` requests.
+/// As the MPI standard says.
 #[cold]
-pub unsafe fn instead_of_waiting(
+pub unsafe fn before(
     abi: &Abi,
-    count: c_int,
-    requests: *const c_void,
+    call: &Completion,
     mut ask: impl FnMut() -> (c_int, bool),
 ) -> Option<c_int> {
-    let count = usize::try_from(count).unwrap_or(0);
-    // SAFETY: the caller's promise.
-    if !unsafe { is_any_of(abi, count, requests) } {
+    if !call.waits {
+        before_asking(abi);
         return None;
     }
-    let mut code = 0;
-    until(abi, || {
-        let (answer, found) = ask();
-        code = answer;
-        found || answer != 0
-    });
-    Some(code)
+    let count = usize::try_from(call.count).unwrap_or(0);
+    // SAFETY: the caller's promise.
+    unsafe {
+        match call.which {
+            Which::One | Which::All => before_waiting(abi, call.count, call.requests),
+            Which::Any | Which::Some if is_any_of(abi, count, call.requests) => {
+                let mut code = 0;
+                until(abi, || {
+                    let (answer, found) = ask();
+                    code = answer;
+                    found || answer != 0
+                });
+                return Some(code);
+            }
+            Which::Any | Which::Some => {}
+        }
+    }
+    None
 }

@@ -5,11 +5,7 @@
 //! their own way without it (mpi4py has), so then the other form does what it can. What nobody can
 //! do, the communicator's error handler hears of.
 
-use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::sync::Mutex;
-
-use libcopy::lock::lock;
 
 use crate::library::abi;
 use crate::library::abi::{Word, complain};
@@ -17,6 +13,7 @@ use crate::library::neighbourhood::Neighbours;
 use crate::library::pmpi::functions::{
     MISSING, comm_call_errhandler, comm_rank, comm_remote_size, comm_size, comm_test_inter,
 };
+use crate::library::requests::{Role, Table};
 
 /// Declares a function; `N` counts elements. Its arguments have the kinds of
 /// [`crate::library::functions::argument_type`]. Before its name stand the ways to look for it
@@ -229,7 +226,7 @@ pub struct Copies(Vec<Vec<c_int>>);
 
 /// What requests may still read, by their handles. Of a handle that another request has, the one
 /// before is complete: there are as many entries as there were requests at a time.
-static KEPT: Mutex<Option<HashMap<Word, Copies>>> = Mutex::new(None);
+static KEPT: Table<Copies> = Table::new(Role::Kept);
 
 impl Copies {
     /// None so far.
@@ -271,13 +268,10 @@ impl Copies {
         };
         // SAFETY: the caller's promise.
         let handle = unsafe { abi.handle_at(request, 0) } & abi.handle;
-        let mut kept = lock(&KEPT);
-        if self.0.is_empty() {
-            if let Some(kept) = kept.as_mut() {
-                kept.remove(&handle);
-            }
+        drop(if self.0.is_empty() {
+            KEPT.remove(handle)
         } else {
-            kept.get_or_insert_default().insert(handle, self);
-        }
+            KEPT.insert(handle, self)
+        });
     }
 }

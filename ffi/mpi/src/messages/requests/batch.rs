@@ -5,7 +5,6 @@
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use libcopy::lock::lock;
 use libcopy::p2p;
@@ -16,7 +15,7 @@ use crate::library::pmpi;
 use crate::library::status::{Room, Status, is_ignored};
 use crate::messages::incoming::raise;
 use crate::messages::requests::entry::{Entry, State, Work, quietly, reported};
-use crate::messages::requests::table::{KNOWN, TABLE, Unfetched, any, find, forget, insert};
+use crate::messages::requests::table::{TABLE, Unfetched, any, find, forget, insert};
 
 /// The end of a request that the library has completed, with this code and status; the code for the
 /// program. A panic of ours becomes an error of the MPI library's.
@@ -74,7 +73,7 @@ impl<'a> Batch<'a> {
             return None;
         }
         let count = usize::try_from(count).ok()?;
-        let table = lock(&TABLE);
+        let table = TABLE.read();
         let mut entries = Vec::with_capacity(count);
         let mut some = false;
         for i in 0..count {
@@ -441,7 +440,7 @@ pub(super) unsafe fn finish(
 /// as nothing has to get on meanwhile.
 pub(super) fn is_alone(state: &State) -> bool {
     let receives = matches!(state.work, Work::Receive(_)) && state.active && !state.ready;
-    receives && KNOWN.load(Ordering::Relaxed) == 1 && p2p::is_quiet()
+    receives && TABLE.len() == 1 && p2p::is_quiet()
 }
 
 /// After the library has waited for a receive, with this code: corrects the status; an error that

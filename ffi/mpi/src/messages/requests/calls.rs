@@ -18,6 +18,7 @@ use crate::library::abi::{UNDEFINED, Word};
 use crate::library::fallback;
 use crate::library::fallback::Look;
 use crate::library::pmpi;
+use crate::library::requests::{Completion, Which};
 use crate::library::status::{Room, Status, is_ignored};
 use crate::messages::incoming::raise;
 use crate::messages::requests::batch::{
@@ -28,12 +29,45 @@ use crate::messages::requests::progress::{ORPHANS, finish_copies, settle, until}
 use crate::messages::requests::table::{Unfetched, find, forget, library_first, remember};
 use crate::messages::truncation::is_truncation;
 
-/// `MPI_Wait`; `None` if the request is none of ours.
+/// A function that completes requests; `None` if none of them is ours.
 ///
 /// # Safety
 ///
 /// As the MPI standard says, for this and all functions below.
-pub unsafe fn wait(world: &World, request: *mut c_void, status: *mut c_void) -> Option<c_int> {
+pub unsafe fn complete(world: &World, call: &Completion) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (call.which, call.waits) {
+            (Which::One, true) => wait(world, call.requests, call.statuses),
+            (Which::One, false) => test(world, call.requests, call.flag, call.statuses),
+            (Which::All, true) => waitall(world, call),
+            (Which::All, false) => testall(world, call),
+            (Which::Any, true) => waitany(world, call),
+            (Which::Any, false) => testany(world, call),
+            (Which::Some, true) => waitsome(world, call),
+            (Which::Some, false) => testsome(world, call),
+        }
+    }
+}
+
+/// The functions that do not wait, where the library may be asked first: without another function
+/// between the program's call and the library's, since programs call these again and again while
+/// they wait, and the library gives up the processor in them; coming back, each return is predicted
+/// wrong. Nothing here panics.
+#[inline(always)]
+pub unsafe fn complete_at_once(call: &Completion) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (call.which, call.waits) {
+            (Which::One, false) => test_at_once(call.requests, call.flag, call.statuses),
+            (Which::Any, false) => testany_at_once(call),
+            _ => None,
+        }
+    }
+}
+
+/// `MPI_Wait`
+unsafe fn wait(world: &World, request: *mut c_void, status: *mut c_void) -> Option<c_int> {
     // SAFETY: the caller's promise.
     let waited = unsafe { wait_as(world, request, status, Owner::Program) };
     if waited.is_none() {
@@ -101,12 +135,9 @@ unsafe fn wait_as(
     Some(unsafe { finish(world, entry, request, status, owner) })
 }
 
-/// `MPI_Test` where the library may be asked first: without another function between the program's
-/// call and the library's, since programs call this again and again while they wait, and the
-/// library gives up the processor in it; coming back, each return is predicted wrong. Nothing here
-/// panics.
+/// `MPI_Test`; see [`complete_at_once`].
 #[inline(always)]
-pub unsafe fn test_at_once(
+unsafe fn test_at_once(
     request: *mut c_void,
     flag: *mut c_int,
     status: *mut c_void,
@@ -136,7 +167,7 @@ pub unsafe fn test_at_once(
 }
 
 /// `MPI_Test`
-pub unsafe fn test(
+unsafe fn test(
     world: &World,
     request: *mut c_void,
     flag: *mut c_int,
@@ -180,12 +211,8 @@ unsafe fn batch_to_wait_for(
 }
 
 /// `MPI_Waitall`
-pub unsafe fn waitall(
-    world: &World,
-    count: c_int,
-    requests: *mut c_void,
-    statuses: *mut c_void,
-) -> Option<c_int> {
+unsafe fn waitall(world: &World, call: &Completion) -> Option<c_int> {
+    let (count, requests, statuses) = (call.count, call.requests, call.statuses);
     // SAFETY: the caller's promise.
     let batch = unsafe { batch_to_wait_for(world, count, requests)? };
     let mut left: Vec<usize> = (0..batch.entries.len())
@@ -214,13 +241,8 @@ pub unsafe fn waitall(
 }
 
 /// `MPI_Testall`
-pub unsafe fn testall(
-    world: &World,
-    count: c_int,
-    requests: *mut c_void,
-    flag: *mut c_int,
-    statuses: *mut c_void,
-) -> Option<c_int> {
+unsafe fn testall(world: &World, call: &Completion) -> Option<c_int> {
+    let (count, requests, flag, statuses) = (call.count, call.requests, call.flag, call.statuses);
     // SAFETY: the caller's promise.
     let batch = unsafe { Batch::new(world, count, requests)? };
     // All of them, so that each gets on.
@@ -256,13 +278,8 @@ unsafe fn any_of(batch: &Batch<'_>, status: *mut c_void) -> Option<(c_int, c_int
 }
 
 /// `MPI_Waitany`
-pub unsafe fn waitany(
-    world: &World,
-    count: c_int,
-    requests: *mut c_void,
-    index: *mut c_int,
-    status: *mut c_void,
-) -> Option<c_int> {
+unsafe fn waitany(world: &World, call: &Completion) -> Option<c_int> {
+    let (count, requests, index, status) = (call.count, call.requests, call.index, call.statuses);
     // SAFETY: the caller's promise.
     let batch = unsafe { batch_to_wait_for(world, count, requests)? };
     let mut found = None;
@@ -281,15 +298,16 @@ pub unsafe fn waitany(
 /// Handles that are copied before the library changes them.
 const MOST_COPIED: c_int = 16;
 
-/// `MPI_Testany` where the library may be asked first; see [`test_at_once`].
+/// `MPI_Testany`; see [`complete_at_once`].
 #[inline(always)]
-pub unsafe fn testany_at_once(
-    count: c_int,
-    requests: *mut c_void,
-    index: *mut c_int,
-    flag: *mut c_int,
-    status: *mut c_void,
-) -> Option<c_int> {
+unsafe fn testany_at_once(call: &Completion) -> Option<c_int> {
+    let (count, requests, index, flag, status) = (
+        call.count,
+        call.requests,
+        call.index,
+        call.flag,
+        call.statuses,
+    );
     let world = world().filter(|world| library_first(world))?;
     let are_given = !requests.is_null() && !index.is_null() && !flag.is_null();
     if !are_given || !(1..=MOST_COPIED).contains(&count) {
@@ -368,14 +386,14 @@ unsafe fn testany_of_some(
 }
 
 /// `MPI_Testany`
-pub unsafe fn testany(
-    world: &World,
-    count: c_int,
-    requests: *mut c_void,
-    index: *mut c_int,
-    flag: *mut c_int,
-    status: *mut c_void,
-) -> Option<c_int> {
+unsafe fn testany(world: &World, call: &Completion) -> Option<c_int> {
+    let (count, requests, index, flag, status) = (
+        call.count,
+        call.requests,
+        call.index,
+        call.flag,
+        call.statuses,
+    );
     // SAFETY: the caller's promise.
     unsafe {
         let batch = Batch::new(world, count, requests)?;
@@ -434,14 +452,14 @@ unsafe fn some_of(
 }
 
 /// `MPI_Waitsome`
-pub unsafe fn waitsome(
-    world: &World,
-    count: c_int,
-    requests: *mut c_void,
-    done: *mut c_int,
-    indices: *mut c_int,
-    statuses: *mut c_void,
-) -> Option<c_int> {
+unsafe fn waitsome(world: &World, call: &Completion) -> Option<c_int> {
+    let (count, requests, done, indices, statuses) = (
+        call.count,
+        call.requests,
+        call.done,
+        call.index,
+        call.statuses,
+    );
     // SAFETY: the caller's promise.
     let batch = unsafe { batch_to_wait_for(world, count, requests)? };
     let mut code = 0;
@@ -458,14 +476,14 @@ pub unsafe fn waitsome(
 }
 
 /// `MPI_Testsome`
-pub unsafe fn testsome(
-    world: &World,
-    count: c_int,
-    requests: *mut c_void,
-    done: *mut c_int,
-    indices: *mut c_int,
-    statuses: *mut c_void,
-) -> Option<c_int> {
+unsafe fn testsome(world: &World, call: &Completion) -> Option<c_int> {
+    let (count, requests, done, indices, statuses) = (
+        call.count,
+        call.requests,
+        call.done,
+        call.index,
+        call.statuses,
+    );
     // SAFETY: the caller's promise.
     unsafe {
         let batch = Batch::new(world, count, requests)?;
@@ -542,58 +560,18 @@ unsafe fn look(batch: &Batch<'_>, index: usize, status: *mut c_void) -> Look {
     unsafe { fallback::look(batch.world.abi, batch.request(index), status) }
 }
 
-/// `MPI_Request_get_status_any`
-pub unsafe fn get_status_any(
-    world: &World,
-    count: c_int,
-    requests: *mut c_void,
-    index: *mut c_int,
-    flag: *mut c_int,
-    status: *mut c_void,
-) -> Option<c_int> {
+/// `MPI_Request_get_status_any`, `_all` and `_some`
+pub unsafe fn ask(world: &World, call: &Completion) -> Option<c_int> {
     // SAFETY: the caller's promise.
     unsafe {
-        let batch = Batch::new(world, count, requests)?;
+        let batch = Batch::new(world, call.count, call.requests)?;
         let look = |i, status: *mut c_void| look(&batch, i, status);
-        let count = batch.entries.len();
-        let abi = world.abi;
-        Some(fallback::any_of(abi, count, index, flag, status, look))
-    }
-}
-
-/// `MPI_Request_get_status_all`
-pub unsafe fn get_status_all(
-    world: &World,
-    count: c_int,
-    requests: *mut c_void,
-    flag: *mut c_int,
-    statuses: *mut c_void,
-) -> Option<c_int> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let batch = Batch::new(world, count, requests)?;
-        let look = |i, status: *mut c_void| look(&batch, i, status);
-        let count = batch.entries.len();
-        Some(fallback::all_of(world.abi, count, flag, statuses, look))
-    }
-}
-
-/// `MPI_Request_get_status_some`
-pub unsafe fn get_status_some(
-    world: &World,
-    count: c_int,
-    requests: *mut c_void,
-    done: *mut c_int,
-    indices: *mut c_int,
-    statuses: *mut c_void,
-) -> Option<c_int> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let batch = Batch::new(world, count, requests)?;
-        let look = |i, status: *mut c_void| look(&batch, i, status);
-        let (abi, count) = (world.abi, batch.entries.len());
-        let found = fallback::some_of(abi, count, (done, indices), statuses, look);
-        Some(found)
+        Some(fallback::ask_each(
+            world.abi,
+            batch.entries.len(),
+            call,
+            look,
+        ))
     }
 }
 

@@ -14,9 +14,7 @@ pub mod progress;
 pub mod table;
 
 pub use calls::{
-    cancel, free, get_status, get_status_all, get_status_any, get_status_some, start, startall,
-    test, test_at_once, testall, testany, testany_at_once, testsome, wait, wait_own, waitall,
-    waitany, waitsome,
+    ask, cancel, complete, complete_at_once, free, get_status, start, startall, wait_own,
 };
 pub use entry::Work;
 pub use progress::{forget_all, has_orphans, register, settle, settle_orphans};

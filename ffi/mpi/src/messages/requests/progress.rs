@@ -12,11 +12,12 @@ use libcopy::p2p::Pause;
 
 use crate::comm::processes;
 use crate::comm::processes::World;
+use crate::library;
 use crate::library::pmpi;
 use crate::library::status::{Room, Status};
 use crate::messages::handle::Handle;
 use crate::messages::requests::entry::{Entry, Work, is_any_copied};
-use crate::messages::requests::table::{KNOWN, OTHERS, TABLE, any, forget};
+use crate::messages::requests::table::{OTHERS, TABLE, any, forget};
 
 /// Requests that are under way and that the program has freed: nobody will ask for them.
 pub(super) static ORPHANS: AtomicUsize = AtomicUsize::new(0);
@@ -30,7 +31,8 @@ pub fn has_orphans() -> bool {
 
 /// Has no request be known, in a forked child: those of its parent are not its own.
 pub fn forget_all() {
-    for count in [&KNOWN, &OTHERS, &ORPHANS] {
+    library::requests::forget_all();
+    for count in [&OTHERS, &ORPHANS] {
         count.store(0, Ordering::Relaxed);
     }
 }
@@ -62,7 +64,7 @@ pub(super) fn finish_copies(world: &World) -> bool {
             let state = entry.state.try_lock();
             state.is_ok_and(|mut state| state.copied.is_some() && !state.advance(world))
         };
-        let entries: Vec<_> = lock(&TABLE).values().cloned().collect();
+        let entries: Vec<_> = TABLE.read().values().cloned().collect();
         let left = entries.iter().filter(|entry| is_left(entry)).count();
         were_any = true;
         if left == 0 {
@@ -85,11 +87,9 @@ pub fn settle(world: &World) {
 }
 
 fn advance_all(world: &World) {
-    let Ok(table) = TABLE.try_lock() else {
+    let Some(entries) = TABLE.try_all() else {
         return;
     };
-    let entries: Vec<Arc<Entry>> = table.values().cloned().collect();
-    drop(table);
     for entry in entries {
         let Ok(mut state) = entry.state.try_lock() else {
             continue;
@@ -131,7 +131,7 @@ pub(super) fn until(world: &World, own: usize, mut done: impl FnMut() -> bool) {
         }
         if pause.step() {
             world.attend_all();
-            if KNOWN.load(Ordering::Relaxed) > own {
+            if TABLE.len() > own {
                 settle(world);
             }
         }

@@ -2,17 +2,16 @@
 
 //! The requests that we know, by handle.
 
-use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, Mutex};
 
 use libcopy::lock::lock;
 use libcopy::p2p;
 
 use crate::comm::processes::{World, world};
 use crate::library::abi::Word;
+use crate::library::requests::{Role, Table};
 use crate::library::status::{Room, Status};
 use crate::messages::arguments::{Address, Mode};
 use crate::messages::governed::Watched;
@@ -22,45 +21,15 @@ use crate::messages::probes;
 use crate::messages::requests::entry::{Entry, State, Work};
 use crate::messages::sending::Plan;
 
-/// Spreads handles, which are addresses or small numbers.
-#[derive(Default)]
-pub(super) struct Spread(u64);
-
-impl Hasher for Spread {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        let mixed = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = mixed ^ mixed >> 32;
-    }
-
-    fn write_usize(&mut self, word: usize) {
-        self.write_u64(word as u64);
-    }
-}
-
-pub(super) type Table = HashMap<Word, Arc<Entry>, BuildHasherDefault<Spread>>;
-
-pub(super) static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
-
-/// Entries of the table.
-pub(super) static KNOWN: AtomicUsize = AtomicUsize::new(0);
+pub(super) static TABLE: Table<Arc<Entry>> = Table::new(Role::Message);
 
 /// Entries that are not receives of their own time: sends, and all persistent ones.
 pub(super) static OTHERS: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether any request is known.
-#[inline]
+#[inline(always)]
 pub fn any() -> bool {
-    KNOWN.load(Ordering::Relaxed) != 0
+    Role::Message.exists()
 }
 
 /// Makes a request known. An active persistent one counts as started.
@@ -165,13 +134,10 @@ pub(super) fn insert(handle: Word, entry: Arc<Entry>) {
     if entry.receives {
         count_receive(|requests| requests.fetch_add(1, Ordering::Relaxed));
     }
-    let before = lock(&TABLE).insert(handle, entry);
+    let before = TABLE.insert(handle, entry);
     OTHERS.fetch_add(others, Ordering::Relaxed);
-    match before {
-        None => {
-            KNOWN.fetch_add(1, Ordering::Relaxed);
-        }
-        Some(before) => is_gone(&before),
+    if let Some(before) = before {
+        is_gone(&before);
     }
 }
 
@@ -212,13 +178,11 @@ pub(super) fn find(world: &World, handle: Word) -> Option<Arc<Entry>> {
     if !any() || world.abi.same(handle, world.abi.request_null) {
         return None;
     }
-    lock(&TABLE).get(&(handle & world.abi.handle)).cloned()
+    TABLE.get(handle & world.abi.handle)
 }
 
 pub(super) fn forget(handle: Word) {
-    let before = lock(&TABLE).remove(&handle);
-    if let Some(entry) = before {
-        KNOWN.fetch_sub(1, Ordering::Relaxed);
+    if let Some(entry) = TABLE.remove(handle) {
         is_gone(&entry);
     }
 }
