@@ -105,7 +105,9 @@ fn update(look: bool) -> Result {
     }
     if look && choice() == EngineChoice::Auto {
         let ours = LOOKS.fetch_add(1, Full) + 1;
-        supervisor::wait_for(|| LOOKED.load(Acquire) >= ours)?;
+        // Nobody looks once the parameter has changed, or the machine is about to sleep.
+        let is_done = || choice() != EngineChoice::Auto || LOOKED.load(Acquire) >= ours;
+        supervisor::wait_for(is_done)?;
     }
     Ok(())
 }
