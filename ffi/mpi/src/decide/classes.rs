@@ -156,7 +156,7 @@ impl Decided {
         is_forwarded
     }
 
-    /// So many calls go this way.
+    /// The next `calls` go this way.
     pub fn set(&self, decision: Decision, calls: u64) {
         let way = match decision {
             Decision::Intercept => 0,

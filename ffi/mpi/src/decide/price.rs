@@ -65,7 +65,7 @@ impl Worth {
         spared
     }
 
-    /// Counts a further use, of so many bytes; how many more are spared a closer look, or `None` if
+    /// Counts a further use, of `bytes`; how many more are spared a closer look, or `None` if
     /// the layout is earned. `parts` asks for what the layout is made of, and `theirs` for the time
     /// in which the MPI library packs the elements, each if it matters.
     pub fn count(
@@ -186,7 +186,7 @@ impl Prices {
 
 /// If packing elements here takes so much less than in the library that it pays, after how many
 /// messages that is to be found out again: so that it takes at most 1 % of the time in which these
-/// are packed. `times` are what `rounds` of each took, the shortest of so many `samples`: packing
+/// are packed. `times` are what `rounds` of each took, the shortest of `samples`: packing
 /// here, in the library, and calling it, for which a message does not pay.
 pub fn packing_pays(
     samples: u64,

@@ -108,7 +108,7 @@ pub enum Order {
     Fixed,
 }
 
-/// Where collectives with so many bytes are faster here: what is asked once for a call.
+/// Where collectives with `bytes` bytes are faster here: what is asked once for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prior {
     /// By oversubscription.

@@ -24,7 +24,7 @@ pub fn shortest(samples: u32, mut work: impl FnMut() -> bool) -> Option<u64> {
 ///
 /// # Safety
 ///
-/// The elements are readable. There is room for so many bytes, and [`MORE`].
+/// The elements are readable. `to` has room for `bytes`, and [`MORE`].
 pub unsafe fn pack(
     from: *const c_void,
     (count, datatype): (c_int, Word),

@@ -409,13 +409,9 @@ unsafe fn testany(world: &World, call: &Completion) -> Option<c_int> {
 }
 
 /// One pass for `MPI_Waitsome` and `MPI_Testsome`: whether any request is active, or was until now.
-unsafe fn some_of(
-    batch: &Batch<'_>,
-    done: *mut c_int,
-    indices: *mut c_int,
-    statuses: *mut c_void,
-) -> (bool, c_int) {
+unsafe fn some_of(batch: &Batch<'_>, call: &Completion) -> (bool, c_int) {
     let abi = batch.world.abi;
+    let (done, indices, statuses) = (call.done, call.index, call.statuses);
     let (mut active, mut count, mut failed, mut codes) = (false, 0usize, false, Vec::new());
     for i in 0..batch.entries.len() {
         let mut room = Room::new();
@@ -453,23 +449,16 @@ unsafe fn some_of(
 
 /// `MPI_Waitsome`
 unsafe fn waitsome(world: &World, call: &Completion) -> Option<c_int> {
-    let (count, requests, done, indices, statuses) = (
-        call.count,
-        call.requests,
-        call.done,
-        call.index,
-        call.statuses,
-    );
     // SAFETY: the caller's promise.
-    let batch = unsafe { batch_to_wait_for(world, count, requests)? };
+    let batch = unsafe { batch_to_wait_for(world, call.count, call.requests)? };
     let mut code = 0;
     let own = batch.entries.iter().flatten().count();
     until(world, own, || {
         // SAFETY: the caller's promise.
         unsafe {
-            let (active, this) = some_of(&batch, done, indices, statuses);
+            let (active, this) = some_of(&batch, call);
             code = this;
-            !active || *done > 0
+            !active || *call.done > 0
         }
     });
     Some(code)
@@ -477,19 +466,12 @@ unsafe fn waitsome(world: &World, call: &Completion) -> Option<c_int> {
 
 /// `MPI_Testsome`
 unsafe fn testsome(world: &World, call: &Completion) -> Option<c_int> {
-    let (count, requests, done, indices, statuses) = (
-        call.count,
-        call.requests,
-        call.done,
-        call.index,
-        call.statuses,
-    );
     // SAFETY: the caller's promise.
     unsafe {
-        let batch = Batch::new(world, count, requests)?;
-        let (is_active, mut code) = some_of(&batch, done, indices, statuses);
-        if finish_copies(world) && is_active && *done == 0 {
-            (_, code) = some_of(&batch, done, indices, statuses);
+        let batch = Batch::new(world, call.count, call.requests)?;
+        let (is_active, mut code) = some_of(&batch, call);
+        if finish_copies(world) && is_active && *call.done == 0 {
+            (_, code) = some_of(&batch, call);
         }
         Some(code)
     }
