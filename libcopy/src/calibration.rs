@@ -23,7 +23,7 @@ use crate::refusal::without_signal;
 use crate::topology::Topology;
 
 /// How long one measurement may take.
-const BUDGET: Duration = Duration::from_millis(20);
+const BUDGET: Duration = Duration::from_millis(30);
 
 /// How many there are, and how many must agree on a kernel.
 const MEASUREMENTS: usize = 9;
@@ -83,9 +83,12 @@ pub struct Measured {
     pub flags: Vec<(&'static str, bool)>,
     /// Pieces of a list whose branches the processor remembers.
     pub remembered: Option<usize>,
+    /// Quarters of the unit in a piece on average up to which pieces are cut, of lists whose
+    /// branches the processor remembers and of longer ones.
+    pub cut_quarters: Option<[usize; 2]>,
 }
 
-/// Measures several times for at most 20 ms each, and keeps what nearly all found.
+/// Measures several times for at most 30 ms each, and keeps what nearly all found.
 pub fn measure() -> Measured {
     let all: Vec<Calibration> = (0..MEASUREMENTS)
         .map(|_| CpuProfile::calibrate(BUDGET))
@@ -93,7 +96,15 @@ pub fn measure() -> Measured {
     let changes = agreed(&all, |one| &one.changes);
     let flags = agreed(&all, |one| &one.flags);
     let remembered = median(all.iter().filter_map(|one| one.remembered).collect());
+    let cut = |which: usize| {
+        let all = all.iter().filter_map(|one| Some(one.cut_quarters?[which]));
+        median(all.collect())
+    };
+    let cut_quarters = cut(0).zip(cut(1)).map(|(short, long)| [short, long]);
     let mut profile = CpuProfile::of_vendor().clone();
+    if let Some(quarters) = cut_quarters {
+        profile.set_cut_quarters(quarters);
+    }
     if let Some(pieces) = remembered {
         profile.set_remembered(pieces);
     }
@@ -108,6 +119,7 @@ pub fn measure() -> Measured {
         changes,
         flags,
         remembered,
+        cut_quarters,
     }
 }
 

@@ -55,7 +55,7 @@ impl Form {
                     "{}a list of {n} pieces with {:.1} bytes on average, {}",
                     times(around),
                     bytes as f64 / n as f64,
-                    kernel::name_of_pieces(self.sorted(id).is_some(), n)
+                    kernel::name_of_pieces(self.order(id), n)
                 )
             }
             Node::Sequence { parts } => {

@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use super::kernel::Sorted;
+use super::kernel::PieceOrder;
 use super::offsets::Offsets;
 use super::steps::Steps;
 use crate::room;
@@ -92,8 +92,8 @@ pub struct Form {
     offset: i64,
     /// What the nodes lead to.
     pub(super) steps: Steps,
-    /// For each node whether it is pieces, and if so, how they are sorted.
-    pub(super) sorted: Arc<Vec<Option<Sorted>>>,
+    /// For each node whether it is pieces, and if so, how they are moved.
+    pub(super) orders: Arc<Vec<Option<PieceOrder>>>,
     /// Found when it is asked for; see `overlap.rs`.
     overlap: Overlap,
     /// Found when it is asked for; see [`Form::by_segments`].
@@ -123,7 +123,7 @@ impl Form {
             extents,
             offset,
             steps: Steps::default(),
-            sorted: Arc::default(),
+            orders: Arc::default(),
             overlap: Overlap::default(),
             joined: OnceLock::new(),
         }
@@ -136,7 +136,7 @@ impl Form {
             extents: room::copied(&self.extents)?,
             offset: self.offset,
             steps: self.steps.clone(),
-            sorted: self.sorted.clone(),
+            orders: self.orders.clone(),
             overlap: self.overlap.clone(),
             joined: self.joined.clone(),
         })
@@ -213,12 +213,12 @@ impl Form {
             + self.nodes.capacity() * size_of::<Node>()
             + self.extents.capacity() * size_of::<Extent>()
             + self.steps.memory()
-            + self.sorted.capacity() * size_of::<Option<Sorted>>()
+            + self.orders.capacity() * size_of::<Option<PieceOrder>>()
             + self
-                .sorted
+                .orders
                 .iter()
                 .flatten()
-                .map(Sorted::memory)
+                .map(PieceOrder::memory)
                 .sum::<usize>()
             + lists
     }
@@ -228,10 +228,10 @@ impl Form {
         &self.overlap
     }
 
-    /// How a node's pieces are sorted, if it is such a node.
+    /// How a node's pieces are moved, if it is such a node and there is a choice.
     #[inline]
-    pub(super) fn sorted(&self, id: NodeId) -> Option<&Sorted> {
-        self.sorted.get(id as usize)?.as_ref()
+    pub(super) fn order(&self, id: NodeId) -> Option<&PieceOrder> {
+        self.orders.get(id as usize)?.as_ref()
     }
 
     /// The plan, if there is one.

@@ -27,6 +27,8 @@
 //! Packed bytes are in type-map order, always: those of the first basic element first, and so on,
 //! however the layout is traversed inside.
 
+#[doc(hidden)]
+pub mod comparison;
 mod construct;
 mod cursor;
 mod datatype;

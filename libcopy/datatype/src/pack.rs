@@ -167,11 +167,11 @@ impl<'a, const PACK: bool> Mover<'a, PACK> {
                 end(first);
                 if first + 1 < last {
                     let packed = to(starts.get(first + 1));
-                    let sorted = form.sorted(id);
+                    let order = form.order(id);
                     let pieces = Pieces {
                         offsets,
                         starts,
-                        sorted,
+                        order,
                     };
                     // SAFETY: see above.
                     unsafe {
@@ -247,11 +247,11 @@ impl<'a, const PACK: bool> Mover<'a, PACK> {
             Node::Pieces { offsets, starts } => {
                 let n = offsets.len();
                 if around.len == 0 || n > FEW {
-                    let sorted = form.sorted(id);
+                    let order = form.order(id);
                     let pieces = Pieces {
                         offsets,
                         starts,
-                        sorted,
+                        order,
                     };
                     // SAFETY: the caller's promise; each call of the closure is one node.
                     return self.each(user, packed, around, |user, packed| unsafe {
@@ -700,7 +700,7 @@ mod tests {
                 (1000, 16, false),
                 (4000, 6, false),
                 (20_000, 16, true),
-                (65_535, 9, true),
+                (65_535, 16, true),
                 (70_000, 2, true),
                 (70_000, 16, true),
                 (3_000_000, 2, true),

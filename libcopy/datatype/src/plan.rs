@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! The plan of a small layout, made at commit: loop nests with their kernels already chosen; and
-//! the order of listed pieces.
+//! how listed pieces are moved.
 //!
 //! Walking a form and choosing kernels takes tens of nanoseconds, as long as moving a few hundred
 //! bytes. Layouts that are a few loop nests, which most are, keep what that would lead to.
@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use super::form::{Extent, Form, Node, NodeId};
-use super::kernel::{Dim, Nest, Sorted};
+use super::kernel::{Dim, Nest, PieceOrder};
 use super::overlap::blocks_apart;
 use super::steps::{Step, Steps};
 use crate::room;
@@ -27,14 +27,14 @@ const DIMS: usize = 3;
 pub(super) fn assembled(nodes: Vec<Node>, extents: Vec<Extent>, offset: i64) -> room::Result<Form> {
     let mut form = Form::bare(nodes, extents, offset);
     form.steps = steps_of(&form);
-    form.sorted = Arc::new(sorted(&form.nodes)?);
+    form.orders = Arc::new(orders(&form.nodes)?);
     Ok(form)
 }
 
-/// How the pieces of each node are sorted; empty if there are none.
-fn sorted(nodes: &[Node]) -> room::Result<Vec<Option<Sorted>>> {
+/// How the pieces of each node are moved; empty if there are none.
+fn orders(nodes: &[Node]) -> room::Result<Vec<Option<PieceOrder>>> {
     let of = |node: &Node| match node {
-        Node::Pieces { offsets, starts } => Sorted::new(offsets, starts),
+        Node::Pieces { offsets, starts } => PieceOrder::new(offsets, starts),
         _ => Ok(None),
     };
     let is_list = |node: &Node| matches!(node, Node::Pieces { .. });

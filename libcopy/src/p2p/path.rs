@@ -7,9 +7,10 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use libcopy_datatype::comparison::Comparison;
+
 use crate::lock::lock;
 use crate::lru::LruMap;
-use crate::policy::comparison::Comparison;
 
 /// What messages have in common that are as long to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -25,7 +25,7 @@
 //! and map memory: those that took many times as long as the shortest do not count, and whether to
 //! look at a way again is decided by the best that was seen of it.
 //!
-//! The estimator is not that of [`comparison`](super::comparison) or of
+//! The estimator is not that of [`comparison`](libcopy_datatype::comparison) or of
 //! [`governor`](super::governor): an interval has the program's own work in it, which changes, so
 //! it is kept as a multiple of the level and the change itself is detected; the other two time the
 //! call alone. `docs/design/architecture.md` compares the three.

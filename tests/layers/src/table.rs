@@ -42,7 +42,7 @@ pub const TABLE: &[Layers] = &[
             < mapping
             < process
             < config topology memcpy
-            < policy/executor policy/bands policy/oversubscription policy/backoff policy/comparison policy/governor
+            < policy/executor policy/bands policy/oversubscription policy/backoff policy/governor
             < policy/thresholds policy/monitor
             < policy/words policy/table policy/profile
             < policy/load
@@ -119,7 +119,7 @@ pub const TABLE: &[Layers] = &[
         root: "libcopy/datatype/src/lib.rs",
         order: "
             room
-            < error offsets
+            < error offsets comparison
             < kernel/caches kernel/loop_nest kernel/prefetch kernel/profile kernel/pattern kernel/instructions
             < kernel/far
             < kernel/x86/piece kernel/x86/short kernel/x86/long_blocks kernel/x86/periodic
@@ -128,6 +128,7 @@ pub const TABLE: &[Layers] = &[
             < kernel/x86
             < kernel/transpose kernel/piece
             < kernel/sorted
+            < kernel/order
             < kernel/indexed kernel/block_writer kernel/select
             < kernel
             < named signature steps

@@ -74,6 +74,13 @@ pub fn run(args: &TuneArgs) -> Result<()> {
         if let Some(pieces) = kernels.remembered {
             println!("  lists of up to {pieces} pieces are moved in their own order");
         }
+        if let Some([short, long]) = kernels.cut_quarters {
+            println!(
+                "  their pieces are cut into units up to {} of them on average, those of longer lists up to {}",
+                short as f64 / 4.0,
+                long as f64 / 4.0
+            );
+        }
         let path: std::path::PathBuf = Profile::save(&profile)?;
         println!("profile: {}", path.display());
         print!("{}", libcopy::policy::Policy::load()?.table());

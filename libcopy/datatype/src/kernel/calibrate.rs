@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::super::offsets::Offsets;
 use super::caches::{first_level, second_level_bytes};
-use super::indexed::{Pieces, pieces_by};
+use super::indexed::{pieces_by, scattered};
 use super::loop_nest::{Dim, Nest};
 use super::profile::CpuProfile;
 use super::profile::{Block, LEVELS, MEDIUM};
@@ -30,6 +30,9 @@ pub struct Calibration {
     /// Pieces of a list whose branches the processor remembers: a power of two, or 0. `None` if
     /// that was not measured.
     pub remembered: Option<usize>,
+    /// Quarters of the unit in a piece on average up to which pieces are cut, of lists whose
+    /// branches the processor remembers and of longer ones. `None` if that was not measured.
+    pub cut_quarters: Option<[usize; 2]>,
     /// Whether all was measured before the time was over.
     pub is_complete: bool,
 }
@@ -65,6 +68,7 @@ impl CpuProfile {
             changes: Vec::new(),
             flags: Vec::new(),
             remembered: None,
+            cut_quarters: None,
             is_complete: true,
         };
         let totals: [usize; MEASURED] = [
@@ -91,6 +95,10 @@ impl CpuProfile {
             if let Some(pieces) = found.remembered {
                 found.profile.remembered = pieces;
             }
+            found.cut_quarters = bench.cut_quarters(found.profile.remembered);
+            if let Some(quarters) = found.cut_quarters {
+                found.profile.set_cut_quarters(quarters);
+            }
         }
         // The lengths that stand for their classes, with the kernels that know them.
         let medium = MEDIUM.into_iter().chain([104]);
@@ -112,6 +120,57 @@ impl CpuProfile {
         }
         found
     }
+}
+
+/// The unit of lists that are measured, in bytes.
+const WORD: usize = size_of::<u64>();
+
+/// A list of pieces of random lengths, each a few words, with a word between any two.
+struct RandomList {
+    offsets: Offsets,
+    starts: Offsets,
+    /// The offsets of all words of the pieces.
+    units: Offsets,
+    /// Bytes up to the end of the last piece, and of all pieces.
+    reach: usize,
+    size: usize,
+}
+
+impl RandomList {
+    /// `n` pieces of one to `longest` words.
+    fn new(n: usize, longest: u64) -> RandomList {
+        let (mut state, mut at, mut size) = (1u64, 0, 0);
+        let (mut offsets, mut units) = (Vec::with_capacity(n), Vec::new());
+        let mut starts = Vec::with_capacity(n + 1);
+        starts.push(0);
+        for _ in 0..n {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let words = 1 + (state >> 33) % longest;
+            offsets.push(at as i32);
+            units.extend((0..words as usize).map(|word| (at + word * WORD) as i32));
+            size += words as usize * WORD;
+            at += (words as usize + 1) * WORD;
+            starts.push(size as i32);
+        }
+        RandomList {
+            offsets: Offsets::Narrow(Arc::new(offsets)),
+            starts: Offsets::Narrow(Arc::new(starts)),
+            units: Offsets::Narrow(Arc::new(units)),
+            reach: at,
+            size,
+        }
+    }
+}
+
+/// What moves a list.
+#[derive(Clone, Copy)]
+enum Ways<'a> {
+    /// Piece by piece, sorted or by the moves.
+    Pieces((Option<&'a Sorted>, Moves)),
+    /// Cut into words.
+    Units,
 }
 
 impl Bench {
@@ -211,52 +270,82 @@ impl Bench {
     /// Whether a list of `n` pieces is moved in less time in its own order; `None` if there is no
     /// room for it.
     fn is_remembered(&mut self, n: usize) -> Option<bool> {
-        const WORD: i32 = 8;
-        const LONGEST: u64 = 16;
-        /// Times that the list is moved each way. The processor learns the branches from the first
-        /// of them.
-        const TIMES: usize = 6;
-        let (mut state, mut end) = (1u64, 0);
-        let (mut offsets, mut starts) = (Vec::with_capacity(n), Vec::with_capacity(n + 1));
-        starts.push(0);
-        for i in 0..n as i32 {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            // A word between any two pieces.
-            offsets.push(end + i * WORD);
-            end += WORD * (1 + (state >> 33) % LONGEST) as i32;
-            starts.push(end);
-        }
-        let reach = (end + n as i32 * WORD) as usize;
-        let offsets = Offsets::Narrow(Arc::new(offsets));
-        let starts = Offsets::Narrow(Arc::new(starts));
-        let sorted = Sorted::of_lists(&offsets, &starts).ok()?;
-        let (user, packed) = self.memory.split_at_mut_checked(reach)?;
-        if packed.len() < end as usize {
-            return None;
-        }
-        let mut least = [[f64::INFINITY; 2]; 2];
-        for (least, sorted) in least.iter_mut().zip([None, Some(&sorted)]) {
-            let list = Pieces {
-                offsets: &offsets,
-                starts: &starts,
-                sorted,
-            };
-            let (user, packed) = (user.as_mut_ptr(), packed.as_mut_ptr());
-            let (range, moves) = ((0, n), Moves::Overlapping);
-            for _ in 0..TIMES {
-                let start = Instant::now();
-                // SAFETY: both buffers hold all pieces; every processor has such moves.
-                unsafe { pieces_by::<true>(user, list, range, packed, moves) };
-                let middle = Instant::now();
-                // SAFETY: as above.
-                unsafe { pieces_by::<false>(user, list, range, packed, moves) };
-                least[0] = least[0].min((middle - start).as_secs_f64());
-                least[1] = least[1].min(middle.elapsed().as_secs_f64());
+        let list = RandomList::new(n, 16);
+        let sorted = Sorted::of_lists(&list.offsets, &list.starts).ok()?;
+        let own = self.time(&list, Ways::Pieces((None, Moves::Overlapping)))?;
+        let sorted = self.time(&list, Ways::Pieces((Some(&sorted), Moves::Overlapping)))?;
+        Some(own < sorted)
+    }
+
+    /// Up to how many quarters of the unit a piece has on average for which cutting pieces into
+    /// units takes less time: of lists whose branches the processor remembers, and of longer ones.
+    /// `None` without time to find out.
+    fn cut_quarters(&mut self, remembered: usize) -> Option<[usize; 2]> {
+        /// The most units of a piece that are tried; on average, it has one more than half of them.
+        const TRIED: [u64; 7] = [3, 5, 6, 8, 10, 12, 14];
+        let longer = (2 * remembered).clamp(1 << 13, 1 << 14);
+        let mut found = [0; 2];
+        for (found, n) in found.iter_mut().zip([remembered / 2, longer]) {
+            for most in TRIED {
+                if self.is_over() {
+                    return None;
+                }
+                let list = RandomList::new(n.max(1 << 10), most);
+                let order = Moves::of_list(n);
+                let sorted = match order {
+                    Moves::Overlapping if n > remembered => {
+                        Some(Sorted::of_lists(&list.offsets, &list.starts).ok()?)
+                    }
+                    _ => None,
+                };
+                let whole = self.time(&list, Ways::Pieces((sorted.as_ref(), order)))?;
+                if self.time(&list, Ways::Units)? > whole {
+                    break;
+                }
+                *found = 2 * (most as usize + 1);
             }
         }
-        Some(least[0].iter().sum::<f64>() < least[1].iter().sum::<f64>())
+        Some(found)
+    }
+
+    /// Seconds of packing and unpacking a list, the least of some; `None` if there is no room.
+    fn time(&mut self, list: &RandomList, ways: Ways) -> Option<f64> {
+        /// The processor learns the branches from the first of them.
+        const TIMES: usize = 6;
+        let (user, packed) = self.memory.split_at_mut_checked(list.reach)?;
+        if packed.len() < list.size {
+            return None;
+        }
+        let (user, packed) = (user.as_mut_ptr(), packed.as_mut_ptr());
+        let lists = (&list.offsets, &list.starts);
+        let range = (0, list.offsets.len());
+        let units = (0, list.units.len());
+        let mut least = [f64::INFINITY; 2];
+        for _ in 0..TIMES {
+            let start = Instant::now();
+            // SAFETY: both buffers hold all pieces; the processor has the moves.
+            unsafe {
+                match ways {
+                    Ways::Pieces(order) => {
+                        pieces_by::<true>(user, lists, range, packed, order);
+                    }
+                    Ways::Units => scattered::<true>(user, &list.units, units, packed, WORD),
+                }
+            }
+            let middle = Instant::now();
+            // SAFETY: as above.
+            unsafe {
+                match ways {
+                    Ways::Pieces(order) => {
+                        pieces_by::<false>(user, lists, range, packed, order);
+                    }
+                    Ways::Units => scattered::<false>(user, &list.units, units, packed, WORD),
+                }
+            }
+            least[0] = least[0].min((middle - start).as_secs_f64());
+            least[1] = least[1].min(middle.elapsed().as_secs_f64());
+        }
+        Some(least.iter().sum())
     }
 
     /// How long one profile's kernels take compared with the other's, packing and unpacking, by the
@@ -341,6 +430,9 @@ mod tests {
         if let Some(pieces) = some.remembered {
             expected.set_remembered(pieces);
         }
+        if let Some(quarters) = some.cut_quarters {
+            expected.set_cut_quarters(quarters);
+        }
         assert_eq!(some.profile, expected);
     }
 
@@ -362,6 +454,11 @@ mod tests {
             assert_eq!(bench.remembered(), Some(0));
             bench.budget = Duration::ZERO;
             assert_eq!(bench.remembered(), None);
+            assert_eq!(bench.cut_quarters(4096), None);
+            bench.budget = Duration::from_secs(10);
+            bench.memory.resize(3 << 20, 1);
+            let [short, long] = bench.cut_quarters(4096).unwrap();
+            assert!(short <= 30 && long <= 30, "{short} {long}");
         }
     }
 

@@ -24,6 +24,7 @@ mod indexed;
 mod instructions;
 mod long_blocks;
 mod loop_nest;
+mod order;
 mod pattern;
 mod periodic;
 mod piece;
@@ -45,9 +46,9 @@ pub use instructions::InstructionSet;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(super) use instructions::has_avx2;
 pub(super) use loop_nest::{Dim, Nest};
+pub(super) use order::PieceOrder;
 pub(super) use pattern::{Piece, Repeats};
 pub(super) use periodic::Weave;
 pub(super) use piece::{dense, fragment};
 pub use profile::CpuProfile;
 pub(super) use select::{name, name_of_pieces, nest, transposes_blocks};
-pub(super) use sorted::Sorted;

@@ -123,10 +123,25 @@ pub struct CpuProfile {
     /// branches, so that without masks such a list is moved in its own order instead of sorted by
     /// length.
     pub(super) remembered: usize,
+    /// Pieces of a list that are small multiples of one unit are cut into blocks of the unit where
+    /// they have at most so many quarters of it on average: of lists whose branches the processor
+    /// remembers, and of longer ones. Loops over units know no branches, but the list grows by 4
+    /// bytes with each.
+    pub(super) cut: [usize; 2],
 }
 
-/// What [`CpuProfile::remembered`] is called in files.
-const REMEMBERED: &str = "remembered-pieces";
+/// A number of the table: what it is called in files, the most that is believed, and where it is.
+type Number = (&'static str, usize, fn(&mut CpuProfile) -> &mut usize);
+
+/// What [`CpuProfile::cut`] counts at most: a piece has at most 16 units.
+const MOST_QUARTERS: usize = 64;
+
+/// The numbers.
+const NUMBERS: [Number; 3] = [
+    ("remembered-pieces", u32::MAX as usize, |p| &mut p.remembered),
+    ("cut-quarters.remembered", MOST_QUARTERS, |p| &mut p.cut[0]),
+    ("cut-quarters.longer", MOST_QUARTERS, |p| &mut p.cut[1]),
+];
 
 type Flag = (&'static str, fn(&mut CpuProfile) -> &mut bool);
 
@@ -174,6 +189,7 @@ const INTEL: CpuProfile = CpuProfile {
     pairs_far: false,
     masked_lists: true,
     remembered: 4096,
+    cut: [13; 2],
 };
 
 const AMD: CpuProfile = CpuProfile {
@@ -203,6 +219,7 @@ const AMD: CpuProfile = CpuProfile {
     pairs_far: true,
     masked_lists: false,
     remembered: 8192,
+    cut: [13; 2],
 };
 
 /// AMD's before Zen 5: without string instructions. On Zen 3, `rep movsb` takes half as long again
@@ -220,12 +237,14 @@ const AMD_BEFORE_ZEN_5: CpuProfile = CpuProfile {
     slow_strings: true,
     masked_lists: true,
     remembered: 4096,
+    cut: [20, 26],
     ..AMD
 };
 
-/// Zen 4 remembers the branches of 16,384 pieces and more.
+/// Zen 4 remembers the branches of 16,384 pieces and more, and has masks for the others.
 const ZEN_4: CpuProfile = CpuProfile {
     remembered: 16384,
+    cut: AMD.cut,
     ..AMD_BEFORE_ZEN_5
 };
 
@@ -291,6 +310,18 @@ impl CpuProfile {
         self.remembered = pieces;
     }
 
+    /// Has pieces cut into their units up to as many quarters of it on average, of lists whose
+    /// branches the processor remembers and of longer ones, which [`CpuProfile::calibrate`] measures.
+    pub fn set_cut_quarters(&mut self, quarters: [usize; 2]) {
+        self.cut = quarters.map(|some| some.min(MOST_QUARTERS));
+    }
+
+    /// Up to how many quarters of their unit the pieces of a list of `n` have on average if they are
+    /// cut.
+    pub(in super::super) fn cut_quarters(&self, n: usize) -> usize {
+        self.cut[usize::from(n > self.remembered)]
+    }
+
     /// As lines `name = value`.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
@@ -299,8 +330,10 @@ impl CpuProfile {
             let _ = writeln!(text, "{name} = {words}");
         }
         // Not the last line: half a number is one, too, and half a word is none.
-        let _ = writeln!(text, "{REMEMBERED} = {}", self.remembered);
         let mut copy = self.clone();
+        for (name, _, number) in NUMBERS {
+            let _ = writeln!(text, "{name} = {}", number(&mut copy));
+        }
         for (name, flag) in FLAGS {
             let _ = writeln!(
                 text,
@@ -317,7 +350,7 @@ impl CpuProfile {
         let mut profile = INTEL.clone();
         let mut names: Vec<String> = profile.rows().map(|(name, _)| name).collect();
         names.extend(FLAGS.iter().map(|(name, _)| (*name).to_owned()));
-        names.push(REMEMBERED.to_owned());
+        names.extend(NUMBERS.iter().map(|(name, ..)| (*name).to_owned()));
         for line in text.lines() {
             let (name, value) = line.split_once(" = ")?;
             let at = names.iter().position(|known| known == name)?;
@@ -340,7 +373,8 @@ impl CpuProfile {
                     _ => return None,
                 };
             } else {
-                profile.remembered = value.parse().ok().filter(|pieces| *pieces < 1 << 32)?;
+                let (_, most, number) = NUMBERS[at - rows - FLAGS.len()];
+                *number(&mut profile) = value.parse().ok().filter(|said| *said <= most)?;
             }
         }
         names.iter().all(String::is_empty).then_some(profile)
@@ -435,6 +469,7 @@ impl CpuProfile {
             *flag(&mut profile) = next() % 2 == 1;
         }
         profile.remembered = 64 << (next() % 10);
+        profile.cut = [next(), next()].map(|some| some % MOST_QUARTERS);
         profile
     }
 }

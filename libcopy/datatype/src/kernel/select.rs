@@ -5,6 +5,7 @@
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use super::loop_nest::blocks;
 use super::loop_nest::{DIMS, Dim, Nest, SMALL};
+use super::order::PieceOrder;
 use super::piece::dense;
 use super::profile::CpuProfile;
 use super::sorted::Moves;
@@ -133,12 +134,8 @@ pub(in super::super) fn name(len: usize, dims: &[Dim]) -> String {
 }
 
 /// Which loop [`pieces`] runs, for a person.
-pub(in super::super) fn name_of_pieces(sorted: bool, n: usize) -> &'static str {
-    match Moves::of_list(n) {
-        _ if sorted => "sorted by length, a batch at a time",
-        Moves::Masks => "with masked vectors",
-        Moves::Overlapping => "each by its length",
-    }
+pub(in super::super) fn name_of_pieces(order: Option<&PieceOrder>, n: usize) -> &'static str {
+    order.map_or_else(|| Moves::of_list(n).name(), PieceOrder::name)
 }
 
 /// Calls `kernel` for every combination of indices of `dims`, the first one fastest.
@@ -177,8 +174,8 @@ fn odometer(
 #[cfg(test)]
 mod tests {
     use super::super::super::offsets::Offsets;
-    use super::super::indexed::{Pieces, pieces, scattered};
-    use super::super::instructions::InstructionSet;
+    use super::super::indexed::{pieces_by, scattered};
+    use super::super::instructions::{InstructionSet, has_512};
     use super::super::sorted::Sorted;
     use super::*;
 
@@ -404,14 +401,17 @@ mod tests {
         // Megabytes take a while.
         let widths = if n > 10_000 { &widths[..1] } else { &widths };
         for (offsets, starts) in widths {
-            let sorted = Sorted::new(offsets, starts).unwrap();
-            let list = Pieces {
-                offsets,
-                starts,
-                sorted: sorted.as_ref(),
-            };
+            let lists = (offsets, starts);
+            let sorted = Sorted::of_lists(offsets, starts).unwrap();
+            let mut ways = vec![
+                (Some(&sorted), Moves::Overlapping),
+                (None, Moves::Overlapping),
+            ];
+            if has_512() {
+                ways.push((None, Moves::Masks));
+            }
             // Whole, and cut where no batch ends.
-            for part in [n, n / 3 + 1] {
+            for (way, part) in ways.into_iter().flat_map(|way| [(way, n), (way, n / 3 + 1)]) {
                 packed.fill(0x5a);
                 other.fill(0xa5);
                 for first in (0..n).step_by(part) {
@@ -420,9 +420,9 @@ mod tests {
                     // SAFETY: all pieces lie in the buffers; what is packed is only read.
                     unsafe {
                         let to = packed.as_mut_ptr().add(start);
-                        pieces::<true>(user.as_ptr().cast_mut(), list, range, to);
+                        pieces_by::<true>(user.as_ptr().cast_mut(), lists, range, to, way);
                         let from = stream.as_ptr().add(start).cast_mut();
-                        pieces::<false>(other.as_mut_ptr(), list, range, from);
+                        pieces_by::<false>(other.as_mut_ptr(), lists, range, from, way);
                     }
                 }
                 assert!(packed == expected.0, "pack {n} by {part}");

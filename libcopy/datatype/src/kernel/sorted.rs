@@ -84,6 +84,14 @@ pub(in super::super) enum Moves {
 }
 
 impl Moves {
+    /// Which loop that is, for a person.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Moves::Masks => "with masked vectors",
+            Moves::Overlapping => "each by its length",
+        }
+    }
+
     /// What is best for a list of `n` pieces.
     #[inline]
     pub(in super::super) fn of_list(n: usize) -> Moves {
@@ -181,9 +189,9 @@ impl Sorted {
         Ok(sorted)
     }
 
-    /// Bytes of memory beside the value itself.
-    pub(in super::super) fn memory(&self) -> usize {
-        size_of_val(&*self.batches) + self.order.len()
+    /// Bytes of memory beside the value itself, for a list of `n` pieces.
+    pub(super) fn memory_of(n: usize) -> usize {
+        n.div_ceil(BATCH) * size_of::<Batch>() + n
     }
 }
 

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use super::super::form::Extent;
+use super::super::kernel::CpuProfile;
 use super::super::offsets::Offsets;
 use crate::room;
 
@@ -185,10 +186,6 @@ impl Stretch {
     const UNIT: i64 = 64;
     /// Most units in a piece.
     const MULTIPLE: i64 = 16;
-    /// Most quarters of the unit in a piece on average. While the caches hold a list, loops over
-    /// its units take less time than what sorts the pieces by length, up to four units and more,
-    /// but the list grows by 4 bytes with each (see docs/performance/datatypes.md).
-    const QUARTERS: i64 = 13;
     /// Fewest pieces.
     const PIECES: usize = 32;
     /// From this many pieces of the same other length on, they begin a stretch of their own.
@@ -196,7 +193,7 @@ impl Stretch {
 }
 
 /// The stretches that are worth cutting into blocks of their unit: long ones with a small unit, and
-/// at most three and a quarter of it in a piece on average.
+/// not too many of it in a piece on average ([`CpuProfile::cut_quarters`]).
 pub(super) fn stretches<S: Number>(starts: &[S]) -> room::Result<Vec<Stretch>> {
     if starts.len() > MANY {
         return long_stretches(starts);
@@ -216,10 +213,11 @@ pub(super) fn stretches<S: Number>(starts: &[S]) -> room::Result<Vec<Stretch>> {
         }
         reciprocals
     };
+    let quarters = CpuProfile::here().cut_quarters(starts.len() - 1) as i64;
     let mut stretches = Vec::new();
     let mut close = |end: usize, (first, unit, units): (usize, i64, i64)| {
         let pieces = end - first;
-        if pieces >= PIECES && 4 * units <= Stretch::QUARTERS * pieces as i64 {
+        if pieces >= PIECES && 4 * units <= quarters * pieces as i64 {
             let next = Stretch {
                 first,
                 end,

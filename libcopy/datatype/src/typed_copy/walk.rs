@@ -119,11 +119,11 @@ pub(super) unsafe fn walk<const PACK: bool>(
             }
         },
         Node::Pieces { offsets, starts } => {
-            let sorted = form.sorted(id);
+            let order = form.order(id);
             let pieces = Pieces {
                 offsets,
                 starts,
-                sorted,
+                order,
             };
             // SAFETY: see above.
             unsafe { filler.pieces(user, pieces) }

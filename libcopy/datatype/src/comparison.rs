@@ -5,8 +5,9 @@
 //! For work that is measured every time and whose parties learn nothing from each other: one
 //! running estimate per way, and looks at the slower one, which together may cost one part in
 //! [`BUDGET`] of the time. Where the ranks have to agree, or measuring costs as much as the work,
-//! [`governor`](super::governor) decides; where the program's own work is in what is measured,
-//! [`monitor`](super::monitor) does.
+//! `libcopy::policy::governor` decides; where the program's own work is in what is measured,
+//! `libcopy::policy::monitor` does. It is in this crate since lists of pieces are moved by it, and
+//! messages in `libcopy` are, too.
 //!
 //! The three do not share an estimator: the [`Estimate`] here is made of one sample at a time,
 //! without memory of earlier ones, since it stands in a message's path. The mean of the middle half
@@ -14,7 +15,7 @@
 //! last intervals. `docs/design/architecture.md` compares them.
 
 /// Samples of either way before they are compared: the first one finds nothing in its place.
-pub(crate) const SAMPLES: u32 = 2;
+pub const SAMPLES: u32 = 2;
 /// The part of the time, as a divisor, that may be lost by taking the slower way, to see whether it
 /// still is.
 const BUDGET: u64 = 100;
@@ -43,7 +44,7 @@ impl Estimate {
 
 /// What is known of two ways, which have the numbers 0 and 1.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Comparison {
+pub struct Comparison {
     estimates: [Estimate; 2],
     /// Samples since both ways have been known, or since the last look at the slower one.
     since: u64,
@@ -52,7 +53,7 @@ pub(crate) struct Comparison {
 impl Comparison {
     /// The faster way and how often it is taken until the other is tried again; `None` as long as
     /// both are not known.
-    pub(crate) fn settled(&self) -> Option<(usize, u64)> {
+    pub fn settled(&self) -> Option<(usize, u64)> {
         if self.estimates.iter().any(|known| known.samples < SAMPLES) {
             return None;
         }
@@ -65,7 +66,7 @@ impl Comparison {
     }
 
     /// The way to take next.
-    pub(crate) fn choose(&self) -> usize {
+    pub fn choose(&self) -> usize {
         match self.settled() {
             Some((way, 0)) => 1 - way,
             Some((way, _)) => way,
@@ -74,7 +75,7 @@ impl Comparison {
     }
 
     /// A way took so long.
-    pub(crate) fn note(&mut self, way: usize, nanos: u64) {
+    pub fn note(&mut self, way: usize, nanos: u64) {
         let is_look = matches!(self.settled(), Some((best, _)) if best != way);
         self.estimates[way].note(nanos);
         self.since = if is_look { 0 } else { self.since + 1 };
