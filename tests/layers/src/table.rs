@@ -19,12 +19,12 @@ pub struct Layers {
 
 /// The crates of the workspace. Crates of one layer do not depend on each other.
 pub const CRATES: &str = "
-    libcopy-uapi libcopy-walk
+    libcopy-uapi libcopy-walk libcopy-interpose
     < libcopy-datatype libcopy-nic-handlers
     < libcopy-gpu libcopy-nic libcopy-rdma
     < libcopy
-    < libcopy-interpose libcopy-ffi-macros libcopy-measure
-    < libcopy-ffi libcopy-mpi libcopy-cli libcopy-lab
+    < libcopy-ffi-macros libcopy-measure
+    < libcopy-ffi libcopy-async libcopy-mpi libcopy-cli libcopy-lab
     < ioat-model libcopy-layers libcopy-xtask
     < libcopy-tests";
 
@@ -344,7 +344,7 @@ pub const TABLE: &[Layers] = &[
             < datatype/constants datatype/handle
             < datatype/construct datatype/inspect datatype/transfer
             < datatype/gpu
-            < datatype
+            < datatype wrappers
             < team
             < exchange nic offload messages",
     },
@@ -352,6 +352,11 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-ffi-macros",
         root: "ffi/macros/src/lib.rs",
         order: "expand",
+    },
+    Layers {
+        name: "libcopy-async",
+        root: "ffi/async/src/lib.rs",
+        order: "",
     },
     Layers {
         name: "libcopy-interpose",
