@@ -25,7 +25,7 @@ pub const CRATES: &str = "
     < libcopy
     < libcopy-ffi-macros libcopy-measure
     < libcopy-ffi libcopy-async libcopy-mpi libcopy-cli libcopy-lab
-    < ioat-model libcopy-layers libcopy-xtask
+    < ioat-model libcopy-layers libcopy-manual libcopy-xtask
     < libcopy-tests";
 
 /// Crates whose files are all in folders, each of which uses only folders before it; and their
@@ -254,7 +254,7 @@ pub const TABLE: &[Layers] = &[
     },
     Layers {
         name: "libcopy-cli",
-        root: "libcopy/cli/src/main.rs",
+        root: "libcopy/cli/src/lib.rs",
         order: "
             bench/types/shared
             < bench/types/own
