@@ -69,6 +69,7 @@ mod messages;
 mod nic;
 mod offload;
 mod team;
+mod wrappers;
 
 pub use datatype::*;
 pub use error::*;
@@ -77,8 +78,3 @@ pub use messages::*;
 pub use nic::*;
 pub use offload::*;
 pub use team::*;
-
-// Nobody here calls its functions, which programs find instead of the C library's. The address
-// sanitizer has its own.
-#[cfg(not(fuzzing))]
-use libcopy_interpose as _;

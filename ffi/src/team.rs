@@ -46,6 +46,8 @@ impl Handle for libcopy_team_t {}
 
 impl From<Team> for libcopy_team_t {
     fn from(team: Team) -> Self {
+        // Nothing is pending in a process without a team.
+        crate::wrappers::attach();
         libcopy_team_t {
             rank: team.rank(),
             size: team.size(),

@@ -5,69 +5,11 @@
 #[path = "../../libcopy/gpu/tests/common/compile.rs"]
 mod compile;
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::OnceLock;
+mod common;
 
-fn here(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
-}
-
-/// The directory with `libcopy.so` and the tool, both built: two above this test's own file.
-/// Cargo itself builds neither for a test of this crate.
-fn built() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let own = std::env::current_exe().expect("this test is a file");
-        let directory = own.ancestors().nth(2).expect("cargo's layout").to_owned();
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "-p", "libcopy", "-p", "libcopy-ffi"]);
-        build.arg("--manifest-path").arg(here("../Cargo.toml"));
-        if directory.ends_with("release") {
-            build.arg("--release");
-        }
-        run(&mut build);
-        directory
-    })
-}
-
-fn run(command: &mut Command) -> Output {
-    let output = command
-        .output()
-        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    assert!(
-        output.status.success(),
-        "{command:?}: {}\n{}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    output
-}
-
-/// Compiles a C file against the header and the shared library.
-fn compile(source: &Path, into: &Path) -> PathBuf {
-    let program = into.join("program");
-    run(Command::new("gcc")
-        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O2", "-o"])
-        .arg(&program)
-        .arg(source)
-        .arg("-I")
-        .arg(here("include"))
-        .arg("-L")
-        .arg(built())
-        .arg(format!("-Wl,-rpath,{}", built().display()))
-        .arg("-lcopy"));
-    program
-}
-
-/// A new directory for one test.
-fn scratch(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let _ = std::fs::remove_dir_all(&path);
-    std::fs::create_dir_all(&path).expect("can create a directory");
-    path
-}
+use common::{built, compile, here, run, scratch};
+use std::path::Path;
+use std::process::Command;
 
 #[test]
 fn the_example_broadcasts_among_four_ranks() {

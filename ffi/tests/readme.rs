@@ -40,9 +40,13 @@ fn run(commands: &str) -> String {
     let mut commands = commands
         .replace("$PWD/target/release", &built.display().to_string())
         .replace("target/release", &built.display().to_string())
+        .replace("$PWD/target/installed", &format!("{target}/tmp/installed"))
+        .replace("target/installed", &format!("{target}/tmp/installed"))
         .replace(" target/", &format!(" {target}/"));
     if !built.ends_with("release") {
-        commands = commands.replace(" --release", "");
+        commands = commands
+            .replace(" --release", "")
+            .replace("scripts/install", "scripts/install --debug");
     }
     let _alone = BUILDS.lock().unwrap_or_else(PoisonError::into_inner);
     let output = Command::new("sh")

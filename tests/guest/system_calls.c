@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
  * One rank of a team whose broadcasts return early, and which hands its buffer to system calls at
- * once: libcopy.so makes them wait. Ends with status 0 and says how often there was something to
- * wait for. With an argument, the root leaves in this way (_exit, execv, execvp) after few rounds.
+ * once: libcopy_async.so makes them wait. Ends with status 0 and says how often there was something
+ * to wait for. With an argument, the root leaves in this way (_exit, execv, execvp) after few
+ * rounds.
  */
 #define _GNU_SOURCE
 #include <libcopy.h>

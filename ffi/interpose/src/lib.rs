@@ -4,21 +4,67 @@
 //! touches its memory, but a system call fails with `EFAULT` instead. So what is pending on the
 //! memory is settled first, which costs one look at a counter where nothing is pending.
 //!
-//! A program that is linked with libcopy.so, or has it or libcopy_mpi.so preloaded, calls these
-//! instead of the C library's. If bytes were lost because a peer died, they fail with `EOWNERDEAD`.
+//! A program that is linked with libcopy_async.so, or has it or libcopy_mpi.so preloaded, calls
+//! these instead of the C library's. If bytes were lost because a peer died, they fail with
+//! `EOWNERDEAD`.
+//!
+//! The guards are in the copy of libcopy that the program uses, which may be in another shared
+//! library. It tells these functions where to look and whom to call ([`attach`]).
 //!
 //! What the C library does on its own behalf does not come here; therefore `fread`, `fwrite` and
 //! `free`, which unmaps large blocks, are wrapped too.
 
 use libc::{FILE, iovec, mmsghdr, msghdr, off_t, sockaddr, socklen_t, ssize_t};
-use libcopy::offload;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::transmute;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 /// A null-terminated array of strings.
 type Strings = *const *const c_char;
+
+/// Waits until nothing is pending on so many bytes at an address: 0, or the errno of what took
+/// them. Async-signal-safe.
+pub type Settle = extern "C" fn(address: usize, length: usize) -> c_int;
+
+/// What is pending where nobody has attached.
+static NOTHING: AtomicUsize = AtomicUsize::new(0);
+/// The word that is 0 where nothing is pending.
+static PENDING: AtomicPtr<AtomicUsize> = AtomicPtr::new((&raw const NOTHING).cast_mut());
+/// A [`Settle`], set before `PENDING` is.
+static SETTLE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+/// Has the wrappers look at `pending`, which is 0 as long as nothing is pending, and call `settle`
+/// where it is not. Only the first copy of libcopy in a process gets them: false for another.
+pub fn attach(pending: &'static AtomicUsize, settle: Settle) -> bool {
+    let settle = settle as *mut c_void;
+    let attached = SETTLE.compare_exchange(null_mut(), settle, Ordering::AcqRel, Ordering::Acquire);
+    if attached.is_ok() {
+        PENDING.store((&raw const *pending).cast_mut(), Ordering::Release);
+    }
+    attached.is_ok() || attached == Err(settle)
+}
+
+/// Whether anything may be pending.
+#[inline(always)]
+fn any_pending() -> bool {
+    // SAFETY: it points to `NOTHING` or to what `attach` was given, which are there for good.
+    unsafe { (*PENDING.load(Ordering::Acquire)).load(Ordering::Relaxed) != 0 }
+}
+
+/// Settles memory where something may be pending; otherwise the errno.
+fn settle_raw(address: usize, length: usize) -> Result<(), c_int> {
+    let settle = SETTLE.load(Ordering::Acquire);
+    if settle.is_null() {
+        return Ok(());
+    }
+    // SAFETY: `attach` alone sets it, to such a function.
+    let settle = unsafe { transmute::<*mut c_void, Settle>(settle) };
+    match settle(address, length) {
+        0 => Ok(()),
+        errno => Err(errno),
+    }
+}
 
 /// The next function of this name: the C library's, or another wrapper's.
 fn next(name: &CStr, kept: &AtomicPtr<c_void>) -> *mut c_void {
@@ -39,10 +85,10 @@ fn next(name: &CStr, kept: &AtomicPtr<c_void>) -> *mut c_void {
 /// Settles memory; -1 with errno if its bytes are lost.
 #[inline]
 fn settled(address: *const c_void, length: usize) -> Result<(), ()> {
-    if !offload::any_pending() {
+    if !any_pending() {
         return Ok(());
     }
-    offload::settle_raw(address as usize, length).map_err(|errno| {
+    settle_raw(address as usize, length).map_err(|errno| {
         // SAFETY: the address of errno is valid on every thread.
         unsafe { *libc::__errno_location() = errno };
     })
@@ -55,7 +101,7 @@ fn settled(address: *const c_void, length: usize) -> Result<(), ()> {
 /// The kernel reads the vector next: what it could not read it refuses, and so must we. The vector
 /// itself is read here, which waits if it is guarded.
 unsafe fn vector_settled(vector: *const iovec, count: usize) -> Result<(), ()> {
-    if !offload::any_pending() || vector.is_null() || count > libc::UIO_MAXIOV as usize {
+    if !any_pending() || vector.is_null() || count > libc::UIO_MAXIOV as usize {
         return Ok(());
     }
     for index in 0..count {
@@ -72,7 +118,7 @@ unsafe fn vector_settled(vector: *const iovec, count: usize) -> Result<(), ()> {
 ///
 /// As for [`vector_settled`].
 unsafe fn message_settled(message: *const msghdr) -> Result<(), ()> {
-    if !offload::any_pending() || message.is_null() {
+    if !any_pending() || message.is_null() {
         return Ok(());
     }
     // SAFETY: the caller of sendmsg and its like vouches for the message.
@@ -85,15 +131,15 @@ unsafe fn message_settled(message: *const msghdr) -> Result<(), ()> {
 /// Waits for everything that is pending, since the process's memory goes. What is lost does not
 /// matter any more.
 fn all_settled() -> Result<(), ()> {
-    let _ = offload::settle_raw(0, usize::MAX);
+    let _ = settle_raw(0, usize::MAX);
     Ok(())
 }
 
 /// Settles a block of the allocator's, which may be about to be unmapped. What is lost does not
 /// matter to the code that gives the block back.
 fn block_settled(block: *const c_void) -> Result<(), ()> {
-    if offload::any_pending() && !block.is_null() {
-        let _ = offload::settle_raw(block as usize, usable(block));
+    if any_pending() && !block.is_null() {
+        let _ = settle_raw(block as usize, usable(block));
     }
     Ok(())
 }
@@ -170,7 +216,7 @@ pub unsafe extern "C" fn free(block: *mut c_void) {
     let function = FREE.load(Ordering::Relaxed);
     // SAFETY: the caller's promise; the next function has this signature.
     unsafe {
-        if offload::any_pending() || function.is_null() {
+        if any_pending() || function.is_null() {
             free_pending(block);
         } else {
             transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void)>(function)(block);
@@ -260,7 +306,7 @@ macro_rules! wrap {
                 let function = NEXT.load(Ordering::Relaxed);
                 // SAFETY: the caller's promise; the next function has this signature.
                 unsafe {
-                    if offload::any_pending() || function.is_null() {
+                    if any_pending() || function.is_null() {
                         pending($($argument),*)
                     } else {
                         transmute::<*mut c_void, Function>(function)($($argument),*)

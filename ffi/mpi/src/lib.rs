@@ -73,8 +73,6 @@ use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libcopy::refusal;
-// Nobody here calls its functions, which programs find instead of the C library's.
-use libcopy_interpose as _;
 
 /// Prints what was intercepted and forwarded, or adds it to the file that `LIBCOPY_STATS` names.
 fn tell() {
@@ -198,6 +196,7 @@ fn end() {
 /// Says what lower layers call back: run when the library is loaded, as a tool may wrap whatever
 /// comes first.
 extern "C" fn register() {
+    async_guard::attach();
     world_model::register(begin_end, end);
     progress::register(messages::progress_all);
     messages::register();

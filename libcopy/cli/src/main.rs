@@ -2,11 +2,8 @@
 
 //! The command-line tool `libcopy`: looks at the machine, starts teams, tunes and measures.
 
-mod bench;
-mod cli;
-
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    cli::main()
+    libcopy_cli::main()
 }

@@ -621,6 +621,11 @@ pub(crate) fn any() -> bool {
     TAKEN.load(Ordering::Relaxed) != 0
 }
 
+/// The word that says so.
+pub(crate) fn word() -> *const AtomicUsize {
+    &raw const TAKEN
+}
+
 /// Guards in force, of all owners.
 pub(crate) fn pending() -> usize {
     if TAKEN.load(Ordering::SeqCst) == 0 {

@@ -15,7 +15,8 @@ mod vma;
 
 pub use crate::policy::{Async, Executor};
 pub use pending::{
-    NoGuards, any_pending, counts, helped, is_settled, pending, settle, settle_all, settle_raw,
+    NoGuards, any_pending, counts, helped, is_settled, pending, pending_word, settle, settle_all,
+    settle_raw,
 };
 pub(crate) use pending::{helper, settle_bytes};
 pub(crate) use transfers::{Offload, Part};

@@ -3,7 +3,7 @@
 //! What is pending on the memory of this process, and waiting for it.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::guard;
 use crate::device::request::{self, RequestId};
@@ -57,6 +57,12 @@ pub fn settle_all() -> Result<()> {
 #[inline(always)]
 pub fn any_pending() -> bool {
     guard::any()
+}
+
+/// The word that [`any_pending`] looks at, an `AtomicUsize` that is there for good, for wrappers in
+/// another library: 0 where nothing is pending. To be read only.
+pub fn pending_word() -> *const AtomicUsize {
+    guard::word()
 }
 
 /// As long as one of these is there, nothing of this process is guarded, and no collective returns

@@ -19,13 +19,13 @@ pub struct Layers {
 
 /// The crates of the workspace. Crates of one layer do not depend on each other.
 pub const CRATES: &str = "
-    libcopy-uapi libcopy-walk
+    libcopy-uapi libcopy-walk libcopy-interpose
     < libcopy-datatype libcopy-nic-handlers
     < libcopy-gpu libcopy-nic libcopy-rdma
     < libcopy
-    < libcopy-interpose libcopy-ffi-macros libcopy-measure
-    < libcopy-ffi libcopy-mpi libcopy-cli libcopy-lab
-    < ioat-model libcopy-layers libcopy-xtask
+    < libcopy-ffi-macros libcopy-measure
+    < libcopy-ffi libcopy-async libcopy-mpi libcopy-cli libcopy-lab
+    < ioat-model libcopy-layers libcopy-manual libcopy-xtask
     < libcopy-tests";
 
 /// Crates whose files are all in folders, each of which uses only folders before it; and their
@@ -255,7 +255,7 @@ pub const TABLE: &[Layers] = &[
     },
     Layers {
         name: "libcopy-cli",
-        root: "libcopy/cli/src/main.rs",
+        root: "libcopy/cli/src/lib.rs",
         order: "
             bench/types/shared
             < bench/types/own
@@ -345,7 +345,7 @@ pub const TABLE: &[Layers] = &[
             < datatype/constants datatype/handle
             < datatype/construct datatype/inspect datatype/transfer
             < datatype/gpu
-            < datatype
+            < datatype wrappers
             < team
             < exchange nic offload messages",
     },
@@ -353,6 +353,11 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-ffi-macros",
         root: "ffi/macros/src/lib.rs",
         order: "expand",
+    },
+    Layers {
+        name: "libcopy-async",
+        root: "ffi/async/src/lib.rs",
+        order: "",
     },
     Layers {
         name: "libcopy-interpose",

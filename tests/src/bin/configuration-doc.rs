@@ -106,6 +106,7 @@ mod tests {
             "libcopy/cli/src",
             "libcopy/lab/src",
             "ffi/src",
+            "ffi/async/src",
             "ffi/interpose/src",
             "ffi/mpi/src",
             "tests/src",

@@ -549,11 +549,15 @@ impl Tests {
         for file in tests.executables("test") {
             copy(&file, &self.stage.join("tests"))?;
         }
-        // A program in C, for the functions of the C library that libcopy.so wraps.
-        let library = built
-            .file("libcopy.so")
-            .ok_or("cargo has built no libcopy.so")?;
-        copy(&library, &self.stage)?;
+        // A program in C, for the functions of the C library that libcopy_async.so wraps.
+        for name in ["libcopy.so", "libcopy_async.so"] {
+            let library = built.file(name);
+            let library = library.ok_or_else(|| format!("cargo has built no {name}"))?;
+            copy(&library, &self.stage)?;
+            let link = self.stage.join(format!("{name}.0"));
+            std::os::unix::fs::symlink(name, &link)
+                .map_err(|error| format!("{}: {error}", link.display()))?;
+        }
         let mut cc = Command::new("cc");
         cc.args([
             "-O2",
@@ -568,7 +572,7 @@ impl Tests {
             .arg("tests/guest/system_calls.c");
         cc.arg("-L")
             .arg(&self.stage)
-            .args(["-lcopy", "-Wl,-rpath,$ORIGIN"]);
+            .args(["-lcopy_async", "-lcopy", "-Wl,-rpath,$ORIGIN"]);
         if !succeeds_loudly(&mut cc) {
             return Err("cannot compile tests/guest/system_calls.c".to_owned());
         }

@@ -61,6 +61,16 @@ fn obstacle() -> Option<String> {
     ))
 }
 
+/// Has the wrappers of the C library's functions, which programs find instead of them, settle what
+/// is pending in this library.
+pub fn attach() {
+    extern "C" fn settle(address: usize, length: usize) -> c_int {
+        offload::settle_raw(address, length).err().unwrap_or(0)
+    }
+    // SAFETY: it points to a word that is there for good.
+    libcopy_interpose::attach(unsafe { &*offload::pending_word() }, settle);
+}
+
 /// Whether anything may be pending, so that [`before`] has something to do.
 #[inline(always)]
 pub fn is_needed() -> bool {

@@ -4,7 +4,7 @@
 
 use super::{datatype, gpu, info, mpi, rdma, run, tune};
 use crate::bench;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Moves bytes between the processes of one machine: pin once, copy many times.
@@ -70,6 +70,11 @@ fn moved(words: &[String]) -> Option<String> {
     ))
 }
 
+/// The whole command line with its help texts.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
 /// Runs the tool.
 pub fn main() -> ExitCode {
     let words: Vec<String> = std::env::args_os()
@@ -96,10 +101,9 @@ pub fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 }

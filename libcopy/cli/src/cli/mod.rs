@@ -12,4 +12,4 @@ mod rdma;
 mod run;
 mod tune;
 
-pub use command::main;
+pub use command::{command, main};

@@ -344,7 +344,7 @@ fn freeing_unmapping_and_forking(_: &Context) -> Outcome {
     })
 }
 
-/// libcopy.so wraps the functions of the C library that hand memory to the kernel.
+/// libcopy_async.so wraps the functions of the C library that hand memory to the kernel.
 fn system_calls_wait(_: &Context) -> Outcome {
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
     let place = own.parent().ok_or_else(|| "no directory".to_owned())?;
