@@ -203,7 +203,9 @@ fn reaches(bytes: u64) -> bool {
 pub fn take_barrier(abi: &'static Abi, comm: Word) -> Option<Call> {
     counted(Function::Barrier, || {
         let known = communicator::of(abi, comm)?;
-        let group = known.across_nodes().ok_or(Outcome::Communicator)?;
+        known.admits()?;
+        // On one machine the MPI library's is as fast.
+        let group = known.across_nodes().ok_or(Outcome::NoGain)?;
         if !is_faster_across(Function::Barrier, 0) {
             return Err(Outcome::Small);
         }
@@ -255,7 +257,9 @@ pub fn intercept_nonblocking<K>(
             }
         }
         let kinds = kinds(abi, &known).ok_or(Outcome::Arguments)?;
-        let members = known.nonblocking_group().ok_or(Outcome::NoTeam)?;
+        let members = known
+            .nonblocking_group()
+            .ok_or_else(|| known.why_not_met())?;
         if !members.group.admits_next() {
             return Err(Outcome::NoTeam);
         }
@@ -372,12 +376,12 @@ fn admit_by_thresholds(
         }
     })?;
     if group.nodes.is_some() {
-        let all = match function.across_nodes().ok_or(Outcome::Communicator)? {
+        let all = match function.across_nodes().ok_or(Outcome::Machines)? {
             Across::Whole => 0,
             Across::Parts => bytes.saturating_mul(group.size as u64),
         };
         if !reaches(all) {
-            return Err(Outcome::Communicator);
+            return Err(Outcome::Machines);
         }
         let is_faster = is_faster_across(function, bytes);
         return is_faster.then(|| group.clone()).ok_or(Outcome::Small);
@@ -441,7 +445,7 @@ impl Call {
                 Some((self, lengths))
             }
             _ => {
-                stats::count(self.function, Outcome::Communicator, 0);
+                stats::count(self.function, Outcome::Machines, 0);
                 None
             }
         }

@@ -55,7 +55,8 @@ fn intercept(
     let known = active().map(|abi| (abi, communicator::of(abi, comm)));
     if let Some((abi, Ok(known))) = &known {
         if known.neighbours(abi, comm).is_none() {
-            stats::count(function, Outcome::Communicator, 0);
+            let why = known.admits().err().unwrap_or(Outcome::Topology);
+            stats::count(function, why, 0);
             return None;
         }
     }

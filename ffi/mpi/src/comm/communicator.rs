@@ -157,7 +157,7 @@ impl Comm {
         let at_once = order == Order::Fixed;
         if !at_once && !calls.is_power_of_two() {
             self.moved.store(bytes, Ordering::Relaxed);
-            return Err(Outcome::Communicator);
+            return Err(Outcome::NotYet);
         }
         self.moved.store(0, Ordering::Relaxed);
         let demand = Demand {
@@ -168,7 +168,7 @@ impl Comm {
         };
         let make = || match create(abi, comm, self.rank, self.size) {
             Ok(Some(group)) => Ok(Arc::new(group)),
-            Ok(None) => Err(Outcome::Communicator),
+            Ok(None) => Err(Outcome::Machines),
             Err(why) => {
                 why.inspect(|why| complain(why));
                 Err(Outcome::NoTeam)
@@ -178,7 +178,7 @@ impl Comm {
         let lease = match lease {
             Some(lease) => lease,
             None if at_once => Err(Outcome::NoTeam),
-            None => return Err(Outcome::Communicator),
+            None => return Err(Outcome::NotYet),
         };
         self.group
             .get_or_init(|| lease)
@@ -248,6 +248,14 @@ impl Comm {
         }
     }
 
+    /// Why nonblocking collectives share nothing: the ranks have not met yet, or in vain.
+    pub fn why_not_met(&self) -> Outcome {
+        match self.nonblocking_group.get() {
+            Some(_) => Outcome::NoTeam,
+            None => Outcome::NotYet,
+        }
+    }
+
     /// What nonblocking collectives share, where a call may wait for other ranks: they meet at
     /// once, if they have not.
     pub fn nonblocking_group_now(
@@ -301,7 +309,8 @@ impl Comm {
     /// Whether it has several ranks that call the same, with what becomes of its calls if not.
     pub fn admits(&self) -> Result<(), Outcome> {
         match () {
-            () if self.inter || self.size < 2 => Err(Outcome::Communicator),
+            () if self.inter => Err(Outcome::Intercommunicator),
+            () if self.size < 2 => Err(Outcome::OneRank),
             () if !self.agreed => Err(Outcome::NoTeam),
             () => Ok(()),
         }

@@ -130,16 +130,25 @@ pub enum Outcome {
     Nodes,
     /// The message is one that the MPI library moves as fast.
     Small,
-    /// The communicator is an intercommunicator, or has one rank, or one on each machine; or it
-    /// spans several machines, and this is nothing that is done across them.
-    Communicator,
+    /// The communicator has no team yet: its large calls have not earned one, or its ranks have not
+    /// met for nonblocking ones.
+    NotYet,
+    /// The communicator spans several machines, and each has one of its ranks, or this is nothing
+    /// that is done across machines.
+    Machines,
+    /// It is an intercommunicator.
+    Intercommunicator,
+    /// It has one rank.
+    OneRank,
+    /// It has no topology that tells all neighbours, or not on all of its ranks.
+    Topology,
     /// The arguments are not ours to judge: the MPI library says what is wrong with them. Or the
     /// operation or datatype of a reduction is the user's own.
     Arguments,
     /// The MPI library is as fast: dense bytes, or long pieces, that are packed; a collective that
     /// is longer than what is faster here; or a class of calls that the governor forwards.
     NoGain,
-    /// No team could be made of the ranks, or it has no way that pays.
+    /// No team could be made of the ranks, or it has no way that pays, or it is broken.
     NoTeam,
     /// `LIBCOPY_DISABLE` is set, the MPI library is an unknown one, or a tool wraps such functions.
     Disabled,
@@ -147,17 +156,24 @@ pub enum Outcome {
     Fresh,
 }
 
-const OUTCOMES: [(Outcome, &str); 9] = [
+const OUTCOMES: [(Outcome, &str); 13] = [
     (Outcome::Intercepted, "intercepted"),
     (Outcome::Nodes, "by nodes"),
     (Outcome::Small, "small"),
-    (Outcome::Communicator, "communicator"),
+    (Outcome::NotYet, "not yet"),
+    (Outcome::Machines, "machines"),
+    (Outcome::Intercommunicator, "intercomm"),
+    (Outcome::OneRank, "one rank"),
+    (Outcome::Topology, "topology"),
     (Outcome::Arguments, "arguments"),
     (Outcome::NoGain, "no gain"),
     (Outcome::NoTeam, "no team"),
     (Outcome::Disabled, "disabled"),
     (Outcome::Fresh, "fresh"),
 ];
+
+/// Columns that a table has always; the others are there where they are not empty.
+const ALWAYS: usize = Outcome::NotYet as usize + 1;
 
 static COUNTS: [[AtomicU64; OUTCOMES.len()]; FUNCTIONS] =
     [const { [const { AtomicU64::new(0) }; OUTCOMES.len()] }; FUNCTIONS];
@@ -301,15 +317,20 @@ pub fn report(own: &Identity) -> String {
         BYTES.load(Ordering::Relaxed),
         "function"
     );
-    for (_, name) in OUTCOMES {
-        let _ = write!(text, " {name:>12}");
+    let counts = COUNTS
+        .each_ref()
+        .map(|counts| counts.each_ref().map(|n| n.load(Ordering::Relaxed)));
+    let is_shown =
+        |column: usize| column < ALWAYS || counts.iter().any(|counts| counts[column] != 0);
+    let columns: Vec<usize> = (0..OUTCOMES.len()).filter(|at| is_shown(*at)).collect();
+    for column in &columns {
+        let _ = write!(text, " {:>12}", OUTCOMES[*column].1);
     }
-    for ((_, _, _, name), counts) in TABLE.iter().zip(&COUNTS) {
-        let counts: Vec<u64> = counts.iter().map(|n| n.load(Ordering::Relaxed)).collect();
+    for ((_, _, _, name), counts) in TABLE.iter().zip(&counts) {
         if counts.iter().any(|n| *n != 0) {
             let _ = write!(text, "\nlibcopy_mpi: {name:<24}");
-            for n in counts {
-                let _ = write!(text, " {n:>12}");
+            for column in &columns {
+                let _ = write!(text, " {:>12}", counts[*column]);
             }
         }
     }
@@ -319,6 +340,37 @@ pub fn report(own: &Identity) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn outcomes_stand_in_the_order_of_their_columns() {
+        for (column, (outcome, name)) in OUTCOMES.into_iter().enumerate() {
+            assert_eq!(outcome as usize, column, "{name}");
+        }
+        let first = OUTCOMES[..ALWAYS].iter().map(|(_, name)| *name);
+        assert!(first.eq(["intercepted", "by nodes", "small", "not yet"]));
+    }
+
+    /// A column that nothing was counted in is not there, but for the first ones.
+    #[test]
+    fn a_table_has_the_columns_that_it_needs() {
+        COUNTS[Function::Bcast as usize][Outcome::OneRank as usize].store(3, Ordering::Relaxed);
+        let table = report(&Identity::own(0, "MPICH"));
+        let lines: Vec<&str> = table.lines().collect();
+        let words = |line: &str| -> Vec<String> {
+            line.split("  ")
+                .map(|word| word.trim().to_owned())
+                .filter(|word| !word.is_empty())
+                .collect()
+        };
+        let head = words(lines[2]);
+        let expected = ["intercepted", "by nodes", "small", "not yet", "one rank"];
+        assert_eq!(head[head.len() - 5..], expected, "{table}");
+        assert!(lines[3].starts_with("libcopy_mpi: MPI_Bcast "), "{table}");
+        assert!(
+            lines[3].ends_with(" 3") && !table.contains("fresh"),
+            "{table}"
+        );
+    }
 
     #[test]
     fn a_line_names_everything_once() {

@@ -138,7 +138,9 @@ const MOST_QUARTERS: usize = 64;
 
 /// The numbers.
 const NUMBERS: [Number; 3] = [
-    ("remembered-pieces", u32::MAX as usize, |p| &mut p.remembered),
+    ("remembered-pieces", u32::MAX as usize, |p| {
+        &mut p.remembered
+    }),
     ("cut-quarters.remembered", MOST_QUARTERS, |p| &mut p.cut[0]),
     ("cut-quarters.longer", MOST_QUARTERS, |p| &mut p.cut[1]),
 ];

@@ -411,7 +411,10 @@ mod tests {
                 ways.push((None, Moves::Masks));
             }
             // Whole, and cut where no batch ends.
-            for (way, part) in ways.into_iter().flat_map(|way| [(way, n), (way, n / 3 + 1)]) {
+            for (way, part) in ways
+                .into_iter()
+                .flat_map(|way| [(way, n), (way, n / 3 + 1)])
+            {
                 packed.fill(0x5a);
                 other.fill(0xa5);
                 for first in (0..n).step_by(part) {
