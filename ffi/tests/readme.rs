@@ -44,9 +44,10 @@ fn run(commands: &str) -> String {
         .replace("target/installed", &format!("{target}/tmp/installed"))
         .replace(" target/", &format!(" {target}/"));
     if !built.ends_with("release") {
-        commands = commands
-            .replace(" --release", "")
-            .replace("scripts/install", "scripts/install --debug");
+        commands = commands.replace(" --release", "").replace(
+            "scripts/install",
+            "cargo build && scripts/install --debug --no-build",
+        );
     }
     let _alone = BUILDS.lock().unwrap_or_else(PoisonError::into_inner);
     let output = Command::new("sh")

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// The script builds, and two builds could replace what the other one installs.
+/// A build could replace what another test installs.
 static BUILDS: Mutex<()> = Mutex::new(());
 
 /// A new directory for one test.
@@ -41,17 +41,28 @@ fn run(command: &mut Command) -> String {
     text
 }
 
-/// The script, with the profile and the directory of this test, so that little is built again.
+/// The script, with the profile and the directory of this test. The whole workspace is built, with
+/// the features that its other builds have, so that little is built again.
 fn script(arguments: &[&str]) -> Output {
     let own = std::env::current_exe().expect("this test is a file");
     let built = own.ancestors().nth(2).expect("cargo's layout");
+    let target = built.parent().expect("cargo's layout");
+    let is_release = built.ends_with("release");
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--quiet"]).current_dir(ROOT);
     let mut script = Command::new(Path::new(ROOT).join("scripts/install"));
-    script.env("CARGO_TARGET_DIR", built.parent().expect("cargo's layout"));
-    if !built.ends_with("release") {
+    script.arg("--no-build").args(arguments);
+    if is_release {
+        build.arg("--release");
+    } else {
         script.arg("--debug");
     }
+    for command in [&mut build, &mut script] {
+        command.env("CARGO_TARGET_DIR", target);
+    }
     let _alone = BUILDS.lock().unwrap_or_else(PoisonError::into_inner);
-    said(script.args(arguments))
+    run(&mut build);
+    said(&mut script)
 }
 
 fn installed(arguments: &[&str]) {

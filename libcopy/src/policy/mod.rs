@@ -6,8 +6,8 @@
 //! by the environment. Rank 0's policy is used by the whole team, so all ranks always decide alike.
 //!
 //! Three parts learn while the program runs, each from what can be measured where it decides:
-//! [`comparison`](libcopy_datatype::comparison) from every message, [`governor`] from trials that the ranks agree on, [`monitor`]
-//! from the time between a program's calls.
+//! [`comparison`](libcopy_datatype::comparison) from every message, [`governor`] from trials that
+//! the ranks agree on, [`monitor`] from the time between a program's calls.
 
 pub mod backoff;
 mod bands;

@@ -244,11 +244,6 @@ pub(super) unsafe fn pieces_by<const PACK: bool>(
 /// last-level cache, asking for lines to write took a fifth longer.
 const AHEAD: usize = 16;
 
-/// Pieces that come from beyond the caches and have fewer bytes than this on average are moved in
-/// vectors of 16 bytes, whose branches are fewer: 1,000,000 pieces of 8 to 48 bytes took 8 % less
-/// time on AMD's Zen 3 than in vectors of 32 bytes, and of 8 to 64 bytes 5 to 15 % more.
-const SHORT: usize = 32;
-
 /// # Safety
 ///
 /// As for [`pieces`]; there is one more start than there are offsets.
@@ -327,9 +322,7 @@ unsafe fn each_piece<const PACK: bool, const ASK: bool, O: Number, S: Number>(
             // SAFETY: the caller's promise; the processor has masks.
             return unsafe { in_turn::<PACK, ASK, MASKS, O, S>(user, offsets, starts, packed) };
         }
-        let bytes = starts[starts.len() - 1].get() - starts[0].get();
-        let are_short = ASK && (bytes as usize) < SHORT * (starts.len() - 1);
-        if has_avx2() && !are_short {
+        if has_avx2() {
             // SAFETY: the caller's promise; the processor has AVX2.
             return unsafe { with_avx2::<PACK, ASK, O, S>(user, offsets, starts, packed) };
         }
