@@ -313,13 +313,14 @@ impl CpuProfile {
     }
 
     /// Has pieces cut into their units up to as many quarters of it on average, of lists whose
-    /// branches the processor remembers and of longer ones, which [`CpuProfile::calibrate`] measures.
+    /// branches the processor remembers and of longer ones, which [`CpuProfile::calibrate`]
+    /// measures.
     pub fn set_cut_quarters(&mut self, quarters: [usize; 2]) {
         self.cut = quarters.map(|some| some.min(MOST_QUARTERS));
     }
 
-    /// Up to how many quarters of their unit the pieces of a list of `n` have on average if they are
-    /// cut.
+    /// Up to how many quarters of their unit the pieces of a list of `n` have on average if they
+    /// are cut.
     pub(in super::super) fn cut_quarters(&self, n: usize) -> usize {
         self.cut[usize::from(n > self.remembered)]
     }
