@@ -44,10 +44,14 @@ fn run(commands: &str) -> String {
         .replace("target/installed", &format!("{target}/tmp/installed"))
         .replace(" target/", &format!(" {target}/"));
     if !built.ends_with("release") {
-        commands = commands.replace(" --release", "").replace(
-            "scripts/install",
-            "cargo build && scripts/install --debug --no-build",
-        );
+        commands = commands
+            .replace(
+                "scripts/install",
+                "cargo build && scripts/install --debug --no-build",
+            )
+            // The features of the workspace's tests.
+            .replace("cargo build", "cargo build --workspace --all-targets")
+            .replace(" --release", "");
     }
     let _alone = BUILDS.lock().unwrap_or_else(PoisonError::into_inner);
     let output = Command::new("sh")

@@ -246,16 +246,11 @@ const COMPARISONS: [&str; 7] = [
 
 /// What looks like a figure and is none: a limit, a time-out, an interval or an option of the
 /// program, with the page and the words around it.
-const NO_FIGURES: [(&str, &str); 14] = [
+const NO_FIGURES: [(&str, &str); 13] = [
     // Time-outs and intervals of the bootstrap.
     ("docs/design/bootstrap.md", "500 ms after another one left"),
     ("docs/design/bootstrap.md", "does not come within 30 s"),
     ("docs/design/bootstrap.md", "get on every 5 ms"),
-    // The longest that `libcopy tune` measures.
-    (
-        "docs/design/datatype-engine.md",
-        "nine times for at most 20 ms",
-    ),
     // What the model makes up for, and the driver's own timers.
     ("docs/design/ioat-model.md", "up to 10 ms of late wake-ups"),
     (

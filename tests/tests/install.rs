@@ -42,14 +42,15 @@ fn run(command: &mut Command) -> String {
 }
 
 /// The script, with the profile and the directory of this test. The whole workspace is built, with
-/// the features that its other builds have, so that little is built again.
+/// the features that its tests have, so that little is built again.
 fn script(arguments: &[&str]) -> Output {
     let own = std::env::current_exe().expect("this test is a file");
     let built = own.ancestors().nth(2).expect("cargo's layout");
     let target = built.parent().expect("cargo's layout");
     let is_release = built.ends_with("release");
     let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet"]).current_dir(ROOT);
+    build.args(["build", "--quiet", "--workspace", "--all-targets"]);
+    build.current_dir(ROOT);
     let mut script = Command::new(Path::new(ROOT).join("scripts/install"));
     script.arg("--no-build").args(arguments);
     if is_release {

@@ -20,11 +20,13 @@ impl Artifacts {
         Artifacts(artifacts.collect())
     }
 
-    /// Executables of a kind: `bin` or `test`.
+    /// Executables of a kind: `bin` or `test`. The unit tests of a `bin` are none.
     pub fn executables(&self, kind: &str) -> impl Iterator<Item = PathBuf> {
+        let is_harness = kind == "test";
         let of_kind = self.0.iter().filter(move |artifact| {
             let kinds = artifact["target"]["kind"].as_array();
             kinds.is_some_and(|kinds| kinds.iter().any(|value| value == kind))
+                && artifact["profile"]["test"] == is_harness
         });
         of_kind.filter_map(|artifact| Some(artifact["executable"].as_str()?.into()))
     }

@@ -524,14 +524,11 @@ impl Tests {
     /// have built most of it already; the benchmarks are what needs a release build.
     fn stage_all(&self) -> Result<(), String> {
         self.empty_stage()?;
-        let built = build(&["build", "--workspace"])?;
+        let built = build(&["build", "--workspace", "--all-targets"])?;
         let tests = build(&[
             "test",
             "--no-run",
-            "-p",
-            "libcopy",
-            "-p",
-            "libcopy-rdma",
+            "--workspace",
             "--test",
             "collectives",
             "--test",
@@ -661,7 +658,7 @@ fn workspace_tests(packages: &[&str], filter: Option<&str>) -> Command {
 
 /// Tests of MPI programs that find these compilers and launchers first.
 fn mpi_tests(first: &Path, test: &str, filters: &[&str]) -> Command {
-    let mut command = command(["cargo", "test", "-p", "libcopy-mpi", "--test", test, "--"]);
+    let mut command = command(["cargo", "test", "--workspace", "--test", test, "--"]);
     command.args(filters);
     let path = env::var_os("PATH").unwrap_or_default();
     let path = [first.to_owned()]

@@ -18,17 +18,16 @@ pub const C: (&str, &[&str]) = ("mpicc", &["-Wall", "-Werror"]);
 /// Both libraries, and what starts their programs.
 pub const BOTH: [(&str, &str); 2] = [("openmpi", "mpirun.openmpi"), ("mpich", "mpirun.mpich")];
 
-/// The library under test. Cargo does not build it for a test; it is built together with the
-/// crate whose features it would otherwise change.
+/// The library under test, and the tools that tests start. Cargo does not build them for a test;
+/// with all of the workspace they have the features that the workspace's tests have, so that
+/// nothing is compiled a second time.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let own = std::env::current_exe().expect("this test is a file");
         let directory = own.ancestors().nth(2).expect("cargo's layout");
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "-p", "libcopy", "-p", "libcopy-mpi"]);
-        // `libcopy mpi report` reads statistics, `libcopy-lab gpu` starts a program.
-        build.args(["-p", "libcopy-cli", "-p", "libcopy-lab"]);
+        build.args(["build", "--quiet", "--workspace", "--all-targets"]);
         build.args([
             "--manifest-path",
             concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
