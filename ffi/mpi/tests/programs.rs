@@ -933,6 +933,46 @@ last: 299999
     }
 }
 
+/// The ranks' reports are one, which begins with the verdict; where they do not agree on that, each
+/// says its own.
+#[test]
+fn a_job_has_one_report() {
+    let _turn = turn();
+    let preload = ("LD_PRELOAD", library().to_str().expect("a plain path"));
+    let odd = ("GOVERNED_ODD", "1");
+    for (name, launcher) in BOTH {
+        let flags = [C.1, &["-pthread"]].concat();
+        let Some(mpi) = mpi(name, launcher, GOVERNED, (C.0, &flags[..])) else {
+            continue;
+        };
+        let report = |settings: &[(&str, &str)]| {
+            let environment = [&[preload], settings].concat();
+            text(&mpi.run(3, &["400", "262144"], &environment).stderr)
+        };
+        let one = report(&[("LIBCOPY_STATS", "1")]);
+        assert_eq!(one.matches("3 reports of 3 ranks, ").count(), 1, "{one}");
+        let known = ["libcopy saved ", "libcopy cost ", "libcopy: no difference "];
+        let verdicts = [&known[..], &["libcopy: not known "]].concat();
+        let first = one.lines().find(|line| line.starts_with("libcopy"));
+        let first = first.expect("a verdict");
+        assert!(
+            verdicts.iter().any(|verdict| first.starts_with(verdict)),
+            "{one}"
+        );
+        assert!(
+            one.contains(" in collectives and packing that libcopy did, "),
+            "{one}"
+        );
+        assert!(!one.contains("libcopy_mpi: rank"), "{one}");
+        // Nothing is intercepted, and that is all that is claimed.
+        let none = report(&[("LIBCOPY_STATS", "1"), ("LIBCOPY_DISABLE", "1")]);
+        assert_eq!(none.matches("1 reports of 1 ranks, ").count(), 3, "{none}");
+        assert!(!none.contains("saved") && !none.contains("cost"), "{none}");
+        let ranks = report(&[("LIBCOPY_STATS", "ranks"), odd]);
+        assert_eq!(ranks.matches("libcopy_mpi: rank ").count(), 3, "{ranks}");
+    }
+}
+
 /// A number that the report of a rank says about messages, of all ranks together.
 #[test]
 fn messages_are_the_same_on_any_way() {

@@ -315,7 +315,9 @@ fn prepare(
         return Err("Fortran's functions go past this library".to_owned());
     }
     if has_unsafe_threads(abi) {
-        return Err("several threads may call, which this MPI library does not allow".to_owned());
+        return Err("several threads may call (MPI_THREAD_MULTIPLE), whose requests this MPI library does \
+                    not let others ask about; a program of which one thread at a time calls MPI can ask \
+                    for MPI_THREAD_SERIALIZED (mpi4py: MPI4PY_RC_THREAD_LEVEL=serialized)".to_owned());
     }
     let members = usize::try_from(offer.members).unwrap_or(0);
     if meeting.world().ranks.len() > members {
