@@ -143,6 +143,7 @@ fn commands_for_the_datatype_sample_work() {
 
 /// A package with the page's `Cargo.toml` and its sample, outside the workspace.
 #[test]
+#[ignore = "compiles libcopy once more, with the package's features: scripts/test --all"]
 fn a_package_as_the_page_shows_it_builds_and_runs() {
     const PAGE: &str = "docs/rust-api.md";
     const MARK: &str = "## In a program of your own";

@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 /// Standard errors on either side of the mean: 95 % of a normal distribution.
 const QUANTILE: f64 = 1.96;
 
-/// What the trials of a class do not see, as a part of the time of its calls: between trials, caches
-/// and the other ranks are in another state. Found by `libcopy mpi compare` with programs that do
-/// nothing else; with less, too many of the measured differences were outside.
+/// What the trials of a class do not see, as a part of the time of its calls: between trials, the
+/// caches and the other ranks are in another state. `scripts/bench verdict` shows whether it is
+/// enough.
 const UNSEEN: f64 = 0.05;
 
 /// A 95 % confidence interval of the time that was saved; negative if it was lost.
