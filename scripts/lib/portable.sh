@@ -8,28 +8,15 @@ portable_glibc=2.17
 portable_zigbuild_version=0.24.0
 portable_ziglang_version=0.17.1
 
-# zigbuild: prints the directory with cargo-zigbuild and python-zig, which is kept in ~/.cache/libcopy. Fails
-# with a message where the wheels cannot be had.
+# shellcheck source=scripts/lib/pypi.sh
+. "${BASH_SOURCE[0]%/*}/pypi.sh"
+
+# zigbuild: prints the directory with cargo-zigbuild and python-zig (about 450 MB), which is kept in
+# ~/.cache/libcopy. Fails with a message where the wheels cannot be had.
 zigbuild() {
-    local cache=${XDG_CACHE_HOME:-$HOME/.cache}/libcopy place
-    place=$cache/zigbuild-$portable_zigbuild_version-$portable_ziglang_version
-    mkdir -p "$cache" || return 1
-    (
-        flock 9
-        [[ -e $place/complete ]] && exit
-        say "installing cargo-zigbuild $portable_zigbuild_version and ziglang $portable_ziglang_version from" \
-            "PyPI into $place (about 450 MB)"
-        rm -rf "$place"
-        if ! { python3 -m venv "$place" &&
-            "$place/bin/python" -m pip install -q --disable-pip-version-check \
-                "cargo-zigbuild==$portable_zigbuild_version" "ziglang==$portable_ziglang_version"; } >&2; then
-            rm -rf "$place"
-            say "cannot install cargo-zigbuild and ziglang from PyPI (python3 with venv and pip, and a" \
-                "network are needed); --here builds for this machine's glibc without them"
-            exit 1
-        fi
-        touch "$place/complete"
-    ) 9>"$cache/zigbuild.lock" || return 1
+    local place
+    place=$(pypi_environment "zigbuild-$portable_zigbuild_version-$portable_ziglang_version" \
+        "cargo-zigbuild==$portable_zigbuild_version" "ziglang==$portable_ziglang_version") || return 1
     echo "$place/bin"
 }
 
