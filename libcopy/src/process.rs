@@ -9,7 +9,9 @@
 //! child that has memory of its own (madvise(2), `MADV_WIPEONFORK`, Linux 4.14). A child of
 //! `vfork(2)` borrows its parent's memory, and may only execute a program.
 
+use std::ffi::c_uint;
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -128,16 +130,46 @@ impl Home {
     }
 }
 
+/// Random bytes of the kernel's.
+///
+/// By the system call's number: glibc has a function for it from 2.25 on, and programs with an
+/// older one can have `libcopy_mpi.so` preloaded.
+///
+/// # Errors
+///
+/// Those of `getrandom`, but for `EINTR`, after which it is called again.
+pub(crate) fn fill_random(mut bytes: &mut [u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        // SAFETY: `bytes` is writable for its length.
+        let n = unsafe {
+            libc::syscall(
+                libc::SYS_getrandom,
+                bytes.as_mut_ptr(),
+                bytes.len(),
+                0 as c_uint,
+            )
+        };
+        match usize::try_from(n) {
+            Ok(n) => bytes = &mut bytes[n..],
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 /// 64 bits that no other process has.
 fn random() -> u64 {
-    let mut word = 0u64;
-    // SAFETY: eight writable bytes; so few are given at once, or none.
-    let n = unsafe { libc::getrandom((&raw mut word).cast(), 8, 0) };
-    if n == 8 {
-        return word;
+    let mut word = [0; 8];
+    match fill_random(&mut word) {
+        Ok(()) => u64::from_ne_bytes(word),
+        // Where a filter of system calls forbids that.
+        Err(_) => RandomState::new().hash_one((std::process::id(), Instant::now())),
     }
-    // Where a filter of system calls forbids that.
-    RandomState::new().hash_one((std::process::id(), Instant::now()))
 }
 
 #[cfg(test)]

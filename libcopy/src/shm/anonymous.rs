@@ -6,7 +6,7 @@
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::FromRawFd;
+use std::os::fd::{FromRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::mapping::{self, SharedMapping};
@@ -14,13 +14,20 @@ use crate::mapping::{self, SharedMapping};
 /// Bytes in front of what is shared, where it says which memory it is.
 const PAGE: usize = 4096;
 
-/// An anonymous file without bytes.
-pub(crate) fn file(name: &CStr) -> io::Result<File> {
+/// An anonymous file without bytes; `name` is what `/proc` shows.
+///
+/// It is made by the system call's number: glibc has a function for it from 2.27 on, and programs
+/// with an older one can have `libcopy_mpi.so` preloaded.
+///
+/// # Errors
+///
+/// Those of `memfd_create`.
+pub fn file(name: &CStr) -> io::Result<File> {
     // SAFETY: a valid name; the new descriptor is ours.
     unsafe {
-        match libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) {
+        match libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC) {
             fd if fd < 0 => Err(io::Error::last_os_error()),
-            fd => Ok(File::from_raw_fd(fd)),
+            fd => Ok(File::from_raw_fd(fd as RawFd)),
         }
     }
 }

@@ -303,13 +303,7 @@ mod tests {
     }
 
     fn file() -> File {
-        // SAFETY: a valid name; the new descriptor is ours.
-        unsafe {
-            File::from_raw_fd(libc::memfd_create(
-                c"libcopy-test".as_ptr(),
-                libc::MFD_CLOEXEC,
-            ))
-        }
+        crate::shm::anonymous::file(c"libcopy-test").unwrap()
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use crate::device::parse_key;
 use crate::error::{Error, Result};
+use crate::process;
 
 /// 128 bits that name a team.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,19 +21,8 @@ impl TeamKey {
     /// [`Error::System`] if the kernel gives no random numbers.
     pub fn random() -> Result<Self> {
         let mut key = [0u8; 16];
-        let mut filled = 0;
-        while filled < key.len() {
-            let rest = &mut key[filled..];
-            // SAFETY: `rest` is writable for its length.
-            let n = unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) };
-            match usize::try_from(n) {
-                Ok(n) => filled += n,
-                Err(_)
-                    if std::io::Error::last_os_error().kind()
-                        == std::io::ErrorKind::Interrupted => {}
-                Err(_) => return Err(Error::last_os("getrandom for a team key")),
-            }
-        }
+        process::fill_random(&mut key)
+            .map_err(|source| Error::system("getrandom for a team key", source))?;
         Ok(TeamKey(key))
     }
 

@@ -269,6 +269,7 @@ impl Tests {
             self.check_if_possible("portable libcopy_mpi.so", command(["scripts/build-mpi"]));
             self.check("applications", command(["scripts/apps", "--quick"]));
             self.pypi();
+            self.wheel();
             if self.options.all {
                 self.pypi_gpu();
             }
@@ -323,6 +324,29 @@ impl Tests {
                 mpi_tests(&own, "programs", &["mpich_programs_print"]),
             ];
             self.tests(name, commands);
+        }
+    }
+
+    /// The wheel for PyPI, in virtual environments with MPI libraries of PyPI. The part of
+    /// `scripts/build-mpi` has compiled what is in it.
+    fn wheel(&mut self) {
+        let name = "wheel";
+        let mut wheels = function::<&str>(&self.root, "pypi-mpi", "pypi_mpi_wheels", &[]);
+        if !succeeds_loudly(wheels.stdout(Stdio::null())) {
+            return self.absent(
+                name,
+                "wheels of MPI libraries and mpi4py cannot be downloaded",
+            );
+        }
+        let made = self.part(name, [command(["scripts/package", "wheel"])]);
+        match made.status {
+            0 => {
+                let mut tests = command(["cargo", "test", "--workspace", "--test", "wheel"]);
+                tests.env("LIBCOPY_TEST_WHEEL", "1");
+                self.tests(name, [tests]);
+            }
+            ABSENT => self.report(name, &made, Count::absent()),
+            status => self.report(name, &made, Count::check(status)),
         }
     }
 

@@ -3,9 +3,9 @@
 //! [`Shared`]: the buffers that all processes of a comparison measure with.
 
 use anyhow::{Context, Result};
+use libcopy::shm::anonymous;
 use libcopy_measure::buffer::{HUGE, PAGE};
 use memmap2::{MmapMut, MmapOptions};
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
@@ -20,9 +20,8 @@ pub struct Shared {
 impl Shared {
     /// Empty ones.
     pub fn new() -> Result<Self> {
-        let fd = memfd_create(c"libcopy-bench", MFdFlags::MFD_CLOEXEC)
-            .context("cannot create memory that peers can map")?;
-        let file = File::from(fd);
+        let file =
+            anonymous::file(c"libcopy-bench").context("cannot create memory that peers can map")?;
         file.set_len(PAGE as u64)?;
         let map = Self::map(&file)?;
         Ok(Self {
