@@ -16,11 +16,23 @@ missing_packages() {
     done
 }
 
-# install_packages PACKAGE...: installs them, as root only. Fails when it cannot.
+# upgraded_by PACKAGE...: the packages of this machine that apt-get would upgrade to install these, in one line.
+upgraded_by() {
+    apt-get --simulate install --no-install-recommends --no-upgrade "$@" 2>/dev/null |
+        sed -n 's/^Inst \([^ ]*\) \[.*/\1/p' | paste -sd ' ' || true
+}
+
+# install_packages PACKAGE...: installs them, as root only, and upgrades none. Fails when it cannot.
 install_packages() {
     ((EUID == 0)) && command -v apt-get >/dev/null || return 1
-    apt-get -qq update &&
-        DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends "$@" >/dev/null
+    apt-get -qq update || return 1
+    local upgraded
+    upgraded=$(upgraded_by "$@")
+    if [[ -n $upgraded ]]; then
+        echo "installing $* would upgrade $upgraded; do that yourself: apt-get install $*" >&2
+        return 1
+    fi
+    DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends --no-upgrade "$@" >/dev/null
 }
 
 # ensure_packages COMMAND:PACKAGE...: installs the packages whose command is not there. Where it cannot, it

@@ -353,6 +353,38 @@ fn figures_are_on_their_pages() {
     assert!(unused.is_empty(), "no longer there: {unused:#?}");
 }
 
+/// Names that a cell of a table may have: more is a list that nobody reads.
+const MOST_NAMES: usize = 12;
+
+/// The cells of a document's tables that have more names in backticks than that, with the numbers
+/// of their lines.
+fn crowded_cells(text: &str) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    for (number, line) in prose(text) {
+        if !line.starts_with('|') {
+            continue;
+        }
+        for cell in line.split('|') {
+            let names = cell.matches('`').count() / 2;
+            if names > MOST_NAMES {
+                found.push((number, names));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn no_cell_of_a_table_is_a_list_of_names() {
+    let mut wrong = Vec::new();
+    for document in files(".md") {
+        let cells = crowded_cells(&read(&document)).into_iter();
+        let name = document.display();
+        wrong.extend(cells.map(|(line, names)| format!("{name}:{line}: {names} names")));
+    }
+    assert!(wrong.is_empty(), "more than {MOST_NAMES}: {wrong:#?}");
+}
+
 #[test]
 fn the_checks_find_what_is_wrong() {
     let text = "# A b\n```\n# no heading [x](none)\n```\n## `C` (d), e!\n# A b\n";
@@ -366,4 +398,7 @@ fn the_checks_find_what_is_wrong() {
     assert!(broken(Path::new("README.md"), "#no-such-heading").is_some());
     assert!(broken(Path::new("README.md"), "LICENSE").is_none());
     assert!(broken(Path::new("README.md"), "https://www.rust-lang.org").is_none());
+    let row = format!("| a | {} |", "`f`, ".repeat(MOST_NAMES + 1));
+    let text = format!("| `f` | `g` |\n```\n{row}\n```\n{row}\n");
+    assert_eq!(crowded_cells(&text), [(5, MOST_NAMES + 1)]);
 }

@@ -334,3 +334,95 @@ fn manual_pages_have_no_warnings_and_completions_load() {
     installed(&["--uninstall", "--prefix", text(&prefix)]);
     assert!(!prefix.exists(), "{:?}", all_below(&prefix));
 }
+
+/// The recipes for package tools (`scripts/contrib`) install by the script, and what they say of
+/// the version, the compiler and the files is so.
+#[test]
+fn recipes_of_package_tools_are_true() {
+    let place = scratch("recipes");
+    let prefix = place.join("prefix");
+    installed(&["--prefix", text(&prefix)]);
+    let contrib = Path::new(ROOT).join("scripts/contrib");
+    let read = |path: &Path| {
+        fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    };
+    let manifest = read(&Path::new(ROOT).join("Cargo.toml"));
+    let (_, rust) = manifest
+        .split_once("\nrust-version = \"")
+        .expect("the oldest compiler");
+    let (rust, _) = rust.split_once('"').expect("a text");
+    let minor = |version: &str| -> u32 {
+        let mut numbers = version.split('.');
+        assert_eq!(numbers.next(), Some("1"), "{version}");
+        let minor = numbers.next().and_then(|number| number.parse().ok());
+        minor.unwrap_or_else(|| panic!("{version} is no version of Rust"))
+    };
+    let is_installed = |name: &str| {
+        let name = name.trim_end_matches('/');
+        assert!(prefix.join(name).exists(), "{name} is not installed");
+    };
+    let between = |text: &str, before: &str, after: &str| -> String {
+        let (_, rest) = text
+            .split_once(before)
+            .unwrap_or_else(|| panic!("no {before}"));
+        let (found, _) = rest
+            .split_once(after)
+            .unwrap_or_else(|| panic!("no {after}"));
+        found.to_owned()
+    };
+
+    let spack = read(&contrib.join("spack/spack_repo/libcopy/packages/libcopy/package.py"));
+    assert!(
+        spack.contains("\"scripts\", \"install\"))(\"--prefix\", prefix)"),
+        "{spack}"
+    );
+    assert_eq!(
+        minor(&between(&spack, "\"rust@", ":\"")),
+        minor(rust),
+        "{spack}"
+    );
+    // Where the recipe looks for the checkout.
+    let up = between(&spack, "parents[", "]");
+    let up: usize = up.parse().expect("a number");
+    let recipe = Path::new("scripts/contrib/spack/spack_repo/libcopy/packages/libcopy/package.py");
+    assert_eq!(recipe.ancestors().nth(up + 1), Some(Path::new("")));
+
+    let version = env!("CARGO_PKG_VERSION");
+    let name = format!("libcopy-{version}-GCCcore-14.2.0.eb");
+    let easybuild = read(&contrib.join("easybuild").join(&name));
+    assert!(
+        easybuild.contains(&format!("\nversion = '{version}'\n")),
+        "{easybuild}"
+    );
+    assert!(
+        easybuild.contains("'scripts/install --prefix %(installdir)s'"),
+        "{easybuild}"
+    );
+    assert!(minor(&between(&easybuild, "('Rust', '", "')")) >= minor(rust));
+    for list in ["'files': [", "'dirs': ["] {
+        let files = between(&easybuild, list, "]");
+        let files: Vec<&str> = files.split('\'').skip(1).step_by(2).collect();
+        assert!(!files.is_empty(), "{easybuild}");
+        files.into_iter().for_each(is_installed);
+    }
+    let page = read(&Path::new(ROOT).join("docs/install.md"));
+    assert!(
+        page.contains(&format!("scripts/contrib/easybuild/{name}")),
+        "{name}"
+    );
+
+    let apptainer = read(&contrib.join("apptainer/libcopy.def"));
+    assert!(
+        apptainer.contains("/scripts/install --prefix /opt/libcopy\n"),
+        "{apptainer}"
+    );
+    let end = |c: char| c.is_whitespace() || c == ':';
+    let paths: Vec<&str> = apptainer
+        .match_indices("/opt/libcopy/")
+        .map(|(at, found)| &apptainer[at + found.len()..])
+        .map(|rest| rest.split(end).next().unwrap_or(rest))
+        .collect();
+    assert!(paths.len() > 2, "{apptainer}");
+    paths.into_iter().for_each(is_installed);
+    installed(&["--uninstall", "--prefix", text(&prefix)]);
+}

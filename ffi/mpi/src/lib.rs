@@ -28,9 +28,10 @@
 //! Blocking collectives, messages and packing that cost more than forwarded are forwarded after a
 //! trial ([`collectives::governor`]); `LIBCOPY_GOVERNOR=0` leaves it to the thresholds.
 //!
-//! `LIBCOPY_DISABLE=1` forwards everything; `LIBCOPY_STATS=1` prints at `MPI_Finalize` how many
-//! calls were intercepted, and how many were forwarded for each reason; with a file's name in place
-//! of 1 every rank adds a line to that file, which `libcopy mpi report` reads.
+//! `LIBCOPY_DISABLE=1` forwards everything; `LIBCOPY_STATS=1` has rank 0 print at `MPI_Finalize`
+//! whether libcopy helped, how many calls were intercepted, and how many were forwarded for each
+//! reason ([`libcopy_report`]); `ranks` has each rank print its own; with a file's name every rank
+//! adds a line to that file, which `libcopy mpi report` reads.
 //! `LIBCOPY_MPI_MIN=BYTES`, the same for all ranks, intercepts everything from this size on, faster
 //! or not.
 //!
@@ -60,12 +61,16 @@ mod rdma;
 mod rdma;
 mod types;
 
+use bootstrap::{feature, own_collectives};
 use collectives::{governor, nonblocking};
 #[cfg(feature = "gpu")]
 use comm::processes;
 use comm::{communicator, hierarchy};
-use decide::classes;
-use library::{abi, async_guard, fallback, forked, pmpi, progress, stats, tools, world_model};
+use decide::classes::{self, Totals};
+use library::stats::Wanted;
+use library::{
+    abi, async_guard, fallback, forked, pmpi, progress, stats, times, tools, world_model,
+};
 use std::ffi::c_int;
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -73,9 +78,36 @@ use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libcopy::refusal;
+use libcopy_report::{Job, NotAReport, Rank};
 
-/// Prints what was intercepted and forwarded, or adds it to the file that `LIBCOPY_STATS` names.
-fn tell() {
+/// Says what was intercepted and forwarded, as `LIBCOPY_STATS` asks for it. Where all ranks ask for
+/// one report, rank 0 makes it: all of them come here, in `MPI_Finalize`.
+fn tell(wanted: &Wanted) {
+    let mut totals = governor::totals();
+    messages::add_classes(&mut totals);
+    let own = own_report(&totals);
+    match wanted {
+        Wanted::Job => match job(&own) {
+            Some(Ok(job)) => refusal::say(&job.to_string()),
+            Some(Err(error)) => abi::complain(&format!("LIBCOPY_STATS: {error}")),
+            None => {}
+        },
+        Wanted::Ranks => refusal::say(&in_words(&own, &totals)),
+        Wanted::File(path) => {
+            let file = OpenOptions::new().append(true).create(true).open(path);
+            // One call, so that the lines of ranks do not mix.
+            let line = line(&own);
+            let written = file
+                .and_then(|mut file| refusal::without_signal(|| file.write_all(line.as_bytes())));
+            if let Err(error) = written {
+                abi::complain(&format!("LIBCOPY_STATS, {}: {error}", path.display()));
+            }
+        }
+    }
+}
+
+/// What this rank says.
+fn own_report(totals: &Totals) -> Rank {
     let abi = abi::get();
     let library = abi.map_or("no library that we know", |abi| abi.name);
     let mut rank = -1;
@@ -83,51 +115,73 @@ fn tell() {
         // SAFETY: a communicator that is there until MPI_Finalize, and a writable output.
         unsafe { pmpi::comm_rank(abi.world, &mut rank) };
     }
-    let own = stats::Identity::own(i64::from(rank), library);
-    let mut totals = governor::totals();
-    messages::add_classes(&mut totals);
-    let Some(path) = stats::file() else {
-        let mut text = stats::report(&own);
-        text.push_str(&format!("\nlibcopy_mpi: {}", bootstrap::summary()));
-        let off =
-            tools::switched_off().map(|(name, why)| format!("libcopy_mpi: {name} off: {why}"));
-        let lines = [
-            messages::report(),
-            refused(),
-            #[cfg(feature = "rdma")]
-            rdma::report(),
-            #[cfg(feature = "gpu")]
-            gpu::report(),
-            async_guard::report(nonblocking::parts()),
-        ]
-        .into_iter()
-        .flatten();
-        for line in lines.chain(classes::report(&totals)).chain(off) {
-            text.push('\n');
-            text.push_str(&line);
-        }
-        text.push('\n');
-        refusal::say(&text);
-        return;
+    let named = |numbers: &[(&str, u64)]| {
+        let numbers = numbers.iter();
+        numbers.map(|(name, n)| ((*name).to_owned(), *n)).collect()
     };
-    let off: Vec<_> = tools::switched_off()
-        .map(|(name, why)| (name, why.to_string()))
-        .collect();
-    let line = stats::line(
-        &own,
-        &messages::numbers(),
-        &async_guard::numbers(nonblocking::parts()),
-        &off,
-        &bootstrap::summary(),
-        &format!("[{}]", classes::json(&totals).join(",")),
-    );
-    let file = OpenOptions::new().append(true).create(true).open(&path);
-    // One call, so that the lines of ranks do not mix.
-    let written =
-        file.and_then(|mut file| refusal::without_signal(|| file.write_all(line.as_bytes())));
-    if let Err(error) = written {
-        abi::complain(&format!("LIBCOPY_STATS, {}: {error}", path.display()));
+    let off = tools::switched_off();
+    let off = off.map(|(name, why)| (name.to_owned(), why.to_string()));
+    Rank {
+        messages: named(&messages::numbers()),
+        early: named(&async_guard::numbers(nonblocking::parts())),
+        off: off.chain(messages::why_off()).collect(),
+        bootstrap: bootstrap::summary(),
+        classes: classes::listed(totals),
+        ..stats::rank(i64::from(rank), library)
     }
+}
+
+fn line(rank: &Rank) -> String {
+    let mut line = serde_json::to_string(rank).unwrap_or_default();
+    line.push('\n');
+    line
+}
+
+/// What all ranks say together, if this one is to say it. Ranks that have not agreed on one report
+/// say each its own.
+fn job(own: &Rank) -> Option<Result<Job, NotAReport>> {
+    let line = line(own);
+    let world = bootstrap::world().filter(|world| world.has(feature::REPORT));
+    let (Ok(abi), Some(world)) = (abi::get(), world) else {
+        return Some(Job::read(&line));
+    };
+    let all = if world.is_whole() || world.everywhere {
+        own_collectives::gather(abi, abi.world, &line, world.size)
+    } else {
+        // One of each machine: others may not have this library.
+        own_collectives::among(abi, &world.ranks, |comm| {
+            own_collectives::gather(abi, comm, &line, world.ranks.len())
+        })
+        .flatten()
+    };
+    // Where the MPI library fails, each rank says its own.
+    let all = all.unwrap_or(line);
+    (!all.is_empty()).then(|| Job::read(&all))
+}
+
+/// What this rank says, for people.
+fn in_words(own: &Rank, totals: &Totals) -> String {
+    let mut text = stats::report(own);
+    text.push_str(&format!("\nlibcopy_mpi: {}", own.bootstrap));
+    let off = own.off.iter();
+    let off = off.map(|(name, why)| format!("libcopy_mpi: {name} off: {why}"));
+    let lines = [
+        messages::report(),
+        refused(),
+        #[cfg(feature = "rdma")]
+        rdma::report(),
+        #[cfg(feature = "gpu")]
+        gpu::report(),
+        async_guard::report(nonblocking::parts()),
+    ]
+    .into_iter()
+    .flatten();
+    for line in lines.chain(classes::report(totals)).chain(off) {
+        text.push('\n');
+        text.push_str(&line);
+    }
+    text.push('\n');
+    text
 }
 
 /// A line for the report about what the kernel has refused; nothing if it has not.
@@ -167,11 +221,11 @@ fn begin_end() {
         return;
     }
     let _ = catch_unwind(|| {
-        if stats::wanted() {
-            tell();
-        }
         gpu::finish();
         messages::finish();
+        if let Some(wanted) = stats::wanted() {
+            tell(wanted);
+        }
         fallback::finish();
         progress::finish();
         hierarchy::finish();
@@ -196,6 +250,9 @@ fn end() {
 /// Says what lower layers call back: run when the library is loaded, as a tool may wrap whatever
 /// comes first.
 extern "C" fn register() {
+    if stats::are_wanted() {
+        times::start();
+    }
     async_guard::attach();
     world_model::register(begin_end, end);
     progress::register(messages::progress_all);

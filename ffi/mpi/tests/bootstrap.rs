@@ -78,7 +78,7 @@ fn with_library() -> [String; 4] {
     let path = library().to_str().expect("a plain path");
     [
         format!("LD_PRELOAD={path}"),
-        "LIBCOPY_STATS=1".to_owned(),
+        "LIBCOPY_STATS=ranks".to_owned(),
         "LIBCOPY_MPI_MESSAGES=1".to_owned(),
         // Whatever the machine.
         "LIBCOPY_MPI_MIN=65536".to_owned(),
@@ -228,7 +228,7 @@ fn mpi_init_has_no_collectives_of_ours() {
         let (Some(meetings), Some(mpi)) = compiled else {
             continue;
         };
-        let environment = [&preload(&meetings), "LIBCOPY_STATS=1"];
+        let environment = [&preload(&meetings), "LIBCOPY_STATS=ranks"];
         let report = run(&mpi, &[(8, &environment)], &[], 8);
         assert_eq!(
             report.matches("all 8 ranks agreed").count(),

@@ -187,7 +187,7 @@ fn judge(mpi: &Mpi, kind: &str, who: &str, usual: f64) -> Result<String, String>
         ("LIBCOPY_MPI_MESSAGES", "1"),
         ("LIBCOPY_MPI_MIN", "4096"),
         ("LIBCOPY_GOVERNOR", "0"),
-        ("LIBCOPY_STATS", "1"),
+        ("LIBCOPY_STATS", "ranks"),
     ];
     let mut usual = usual;
     for attempt in 1.. {

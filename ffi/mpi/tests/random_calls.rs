@@ -75,7 +75,7 @@ fn asked(name: &str) -> Option<u64> {
 fn preloaded() -> [(&'static str, &'static str); 4] {
     [
         ("LD_PRELOAD", library().to_str().expect("a plain path")),
-        ("LIBCOPY_STATS", "1"),
+        ("LIBCOPY_STATS", "ranks"),
         ("LIBCOPY_GOVERNOR", "0"),
         ("LIBCOPY_MPI_MIN", "512"),
     ]

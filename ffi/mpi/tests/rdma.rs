@@ -40,7 +40,7 @@ fn command(
     command.arg(&mpi.program).args(arguments);
     command.env("LD_PRELOAD", library());
     command.envs([
-        ("LIBCOPY_STATS", "1"),
+        ("LIBCOPY_STATS", "ranks"),
         ("LIBCOPY_MPI_EVERYWHERE", "1"),
         ("LIBCOPY_RDMA_DEVICE", "none"),
     ]);

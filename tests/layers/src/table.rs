@@ -19,7 +19,7 @@ pub struct Layers {
 
 /// The crates of the workspace. Crates of one layer do not depend on each other.
 pub const CRATES: &str = "
-    libcopy-uapi libcopy-walk libcopy-interpose
+    libcopy-uapi libcopy-walk libcopy-interpose libcopy-report
     < libcopy-datatype libcopy-nic-handlers
     < libcopy-gpu libcopy-nic libcopy-rdma
     < libcopy
@@ -276,7 +276,8 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-mpi",
         root: "ffi/mpi/src/lib.rs",
         order: "
-            library/loaded library/abi library/tools library/stats library/count library/functions library/buffers library/relocations library/failure library/forked library/requests
+            library/loaded library/abi library/tools library/stats library/count library/functions library/buffers library/relocations library/failure library/forked library/requests library/unusual
+            library/times
             < library/pmpi/functions
             < library/attributes library/neighbourhood library/world_model
             < library/async_guard

@@ -286,6 +286,8 @@ impl Tests {
         self.tests("doc tests", [doc_tests]);
         self.tests("loom models", [loom_models()]);
         if is_all && self.options.all {
+            let slow = "cargo test --workspace --test readme -- --ignored";
+            self.tests("slow tests", [command(slow.split(' '))]);
             let fuzz = ["scripts/fuzz", "30", "-verbosity=0", "-print_final_stats=1"];
             self.check_if_possible("fuzzing", command(fuzz));
             if succeeds(Command::new("cargo").args(["+nightly", "miri", "--version"])) {

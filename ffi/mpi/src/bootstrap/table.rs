@@ -29,6 +29,8 @@ pub mod feature {
     pub const NONBLOCKING: u64 = 4;
     /// Collectives, of any kind.
     pub const COLLECTIVES: u64 = 8;
+    /// One report for all of them.
+    pub const REPORT: u64 = 16;
 }
 
 /// States of a table.

@@ -18,7 +18,7 @@ use libcopy::{Team, TeamKey, TransportKind};
 use crate::comm::hierarchy::Nodes;
 use crate::comm::processes;
 use crate::library::abi::{Abi, Word};
-use crate::library::{abi, async_guard, pmpi, progress};
+use crate::library::{abi, async_guard, pmpi, progress, times};
 
 /// The ranks of a communicator.
 #[derive(Debug)]
@@ -114,7 +114,7 @@ fn join(key: &TeamKey, rank: usize, size: usize, alone: bool) -> libcopy::Result
     } else {
         Async::Off
     };
-    let mut team = Team::join_with(key, rank, size, policy)?;
+    let mut team = times::setup(|| Team::join_with(key, rank, size, policy))?;
     team.set_progress_hook(Some(progress::everything));
     Ok(team)
 }

@@ -38,7 +38,7 @@ pub fn active() -> Option<&'static Abi> {
 fn learn(abi: Option<&Abi>) {
     let handle = abi.map_or(usize::MAX, |abi| abi.handle);
     threshold::learn(handle, |function| match abi {
-        _ if stats::wanted() => 0,
+        _ if stats::are_wanted() => 0,
         // Nobody takes part in ours.
         Some(_) if bootstrap::world().is_none() => u64::MAX,
         // Any blocking collective may be the one in which ranks meet.

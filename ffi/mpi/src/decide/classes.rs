@@ -110,7 +110,7 @@ impl PersistentClass {
 
 impl Drop for PersistentClass {
     fn drop(&mut self) {
-        if crate::library::stats::wanted() {
+        if crate::library::stats::are_wanted() {
             self.add(&mut lock(&GONE));
         }
     }
@@ -310,9 +310,50 @@ pub struct Total {
     /// which calls were forwarded when last decided.
     pub communicators: u64,
     pub forwarding: u64,
-    /// Nanoseconds that intercepting has won against forwarding, in this rank; negative if it has
-    /// lost.
-    pub won: i64,
+    /// Intercepted calls of which it is not known what they would have taken forwarded.
+    unmeasured: u64,
+    saved: Saved,
+}
+
+/// What intercepted calls have taken in this rank, and what they have saved against forwarding, in
+/// nanoseconds; negative if they have lost.
+#[derive(Clone, Copy, Debug, Default)]
+struct Saved {
+    took: f64,
+    time: f64,
+    /// The square of the standard error.
+    variance: f64,
+}
+
+impl Saved {
+    /// By `calls` intercepted ones, on one of `ranks` whose times the governor has the sums of;
+    /// `None` where too little was measured.
+    fn by(calls: u64, governor: &Governor, ranks: usize) -> Option<Saved> {
+        /// Calls of each way.
+        const LEAST: f64 = 3.0;
+        let [intercepted, forwarded] = governor.costs()?;
+        let measured = intercepted.calls.min(forwarded.calls);
+        if measured < LEAST {
+            return None;
+        }
+        let times = calls as f64 / ranks as f64;
+        // The error itself is not well known from few calls: about as much wider as Student's
+        // distribution is than the normal one.
+        let wider = 1.0 + 3.0 / measured;
+        let error = intercepted.error.hypot(forwarded.error) * wider * times;
+        Some(Saved {
+            took: intercepted.mean * times,
+            time: (forwarded.mean - intercepted.mean) * times,
+            variance: error * error,
+        })
+    }
+
+    /// Adds another one, `sign` times.
+    fn add(&mut self, other: &Saved, sign: f64) {
+        self.took += sign * other.took;
+        self.time += sign * other.time;
+        self.variance = (self.variance + sign * other.variance).max(0.0);
+    }
 }
 
 impl Total {
@@ -325,8 +366,9 @@ impl Total {
         self.trials += governor.trials();
         self.communicators += 1;
         self.forwarding += u64::from(governor.leader() == Decision::Forward);
-        if let Some([intercepted, forwarded]) = governor.costs() {
-            self.won += ((forwarded - intercepted) * calls[0] as f64 / ranks as f64) as i64;
+        match Saved::by(calls[0], governor, ranks) {
+            Some(saved) => self.saved.add(&saved, 1.0),
+            None => self.unmeasured += calls[0],
         }
     }
 }
@@ -375,26 +417,27 @@ impl Row {
 /// What is known of all classes.
 pub type Totals = BTreeMap<Row, Total>;
 
-/// The classes as objects in JSON.
-pub fn json(totals: &Totals) -> Vec<String> {
-    let object = |(row, total): (&Row, &Total)| {
-        let elements = |shape| format!("\"elements\":\"{shape}\",");
-        format!(
-            "{{\"function\":\"{}\",\"ranks\":{},\"bytes\":{},{}\"intercepted\":{},\"forwarded\":{},\
-             \"trials\":{},\"communicators\":{},\"forwarding\":{},\"won_ns\":{}}}",
-            row.function.1,
-            row.ranks,
-            1u64 << row.power,
-            row.shape.map_or_else(String::new, elements),
-            total.calls[0],
-            total.calls[1],
-            total.trials,
-            total.communicators,
-            total.forwarding,
-            total.won
-        )
+/// The classes as the report has them.
+pub fn listed(totals: &Totals) -> Vec<libcopy_report::Class> {
+    let class = |(row, total): (&Row, &Total)| libcopy_report::Class {
+        function: row.function.1.to_owned(),
+        ranks: row.ranks as u64,
+        bytes: 1 << row.power,
+        elements: row
+            .shape
+            .map_or_else(String::new, |shape| shape.to_string()),
+        intercepted: total.calls[0],
+        forwarded: total.calls[1],
+        trials: total.trials,
+        communicators: total.communicators,
+        forwarding: total.forwarding,
+        unmeasured: total.unmeasured,
+        took_ns: total.saved.took as i64,
+        saved_ns: total.saved.time as i64,
+        error_ns: total.saved.variance.sqrt() as i64,
+        callers: 0,
     };
-    totals.iter().map(object).collect()
+    totals.iter().map(class).collect()
 }
 
 /// A line for each class that was tried.
@@ -408,14 +451,13 @@ pub fn report(totals: &Totals) -> Vec<String> {
         };
         format!(
             "libcopy_mpi: governor: {} from {} bytes, {who}: {} intercepted, {} forwarded, \
-             forwarding {to} {} of {} {of}, {} us won",
+             forwarding {to} {} of {} {of}",
             row.function.1,
             1u64 << row.power,
             total.calls[0],
             total.calls[1],
             total.forwarding,
-            total.communicators,
-            total.won / 1000
+            total.communicators
         )
     };
     tried.map(line).collect()
@@ -452,18 +494,22 @@ pub fn add_alone(function: Function, bytes: u64, before: &Governor, now: &Govern
     total.trials += now.trials() - before.trials();
     let forwards = |governor: &Governor| u64::from(governor.leader() == Decision::Forward);
     total.forwarding = (total.forwarding + forwards(now)).saturating_sub(forwards(before));
-    let won = |governor: &Governor| {
-        let costs = governor.costs();
-        costs.map_or(0, |[own, other]| {
-            ((other - own) * governor.calls()[0] as f64) as i64
-        })
-    };
-    total.won += won(now) - won(before);
+    let saved = |governor: &Governor| Saved::by(governor.calls()[0], governor, 1);
+    match (saved(before), saved(now)) {
+        (None, None) => total.unmeasured += new[0] - old[0],
+        (before, now) => {
+            total.saved.add(&now.unwrap_or_default(), 1.0);
+            total.saved.add(&before.unwrap_or_default(), -1.0);
+            if before.is_none() {
+                total.unmeasured -= old[0];
+            }
+        }
+    }
 }
 
 /// A communicator goes: keeps what the statistics tell.
 pub fn forget(size: usize, classes: &Classes) {
-    if crate::library::stats::wanted() {
+    if crate::library::stats::are_wanted() {
         let mut gone = lock(&GONE);
         add(&mut gone, size, classes);
     }

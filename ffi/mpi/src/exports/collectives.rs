@@ -23,6 +23,8 @@ use crate::library::fallback;
 use crate::library::functions::{argument_type, collectives};
 use crate::library::pmpi::forward;
 use crate::library::stats::Function;
+use crate::library::times::{self, Kind};
+use crate::library::unusual;
 use crate::messages::rdma_alltoallw;
 use crate::packing::pack;
 use crate::types::datatype;
@@ -178,7 +180,18 @@ macro_rules! exports {
                     }
                 }
             }
+            exports!(@timed $form $ours $name [$($argument),*]);
             exports!(@$form $count, $rust [$($argument: $kind),*] $comm [$($request)?] [$($buffer $of),*] [$($root)?] $ours)
+        }
+    };
+    // Those that are intercepted and block look at it together with other things.
+    (@timed blocking [$function:ident $($more:tt)*] $name:ident $arguments:tt) => {};
+    (@timed $form:ident $ours:tt $name:ident [$($argument:ident),*]) => {
+        if unusual::is_timed() {
+            if let Some(_timed) = times::begin(Kind::Collective) {
+                // SAFETY: the caller's promise.
+                return unsafe { $name($($argument),*) };
+            }
         }
     };
     // Host memory takes the place of device memory first, in calls that come from the program.
@@ -230,8 +243,13 @@ macro_rules! exports {
         unsafe extern "C" fn unusual($($argument: argument_type!($count, $kind)),*) -> c_int {
             // SAFETY: the caller's promise.
             unsafe {
+                if unusual::is_timed() {
+                    if let Some(_timed) = times::begin(Kind::Collective) {
+                        return unusual($($argument),*);
+                    }
+                }
                 exports!(@if_loaded $($argument),*);
-                if messages::has_orphans() {
+                if unusual::has_orphans() {
                     return messages::settle_orphans(decide($($argument),*));
                 }
                 if $small(Function::$function, $($asked),*) {
@@ -256,7 +274,7 @@ macro_rules! exports {
         }
         // SAFETY: the caller's promise.
         unsafe {
-            if gpu::may_be_loaded() || messages::has_orphans() {
+            if gpu::may_be_loaded() || unusual::is_any() {
                 return unusual($($argument),*);
             }
             if $small(Function::$function, $($asked),*) {
@@ -305,13 +323,18 @@ collectives!(exports);
 /// As the MPI standard says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn MPI_Barrier(comm: Word) -> c_int {
+    let _timed = if unusual::is_timed() {
+        times::begin(Kind::Collective)
+    } else {
+        None
+    };
     if gpu::has_requests() {
         gpu::wait_for_others();
     }
     gpu::before_waiting();
     // SAFETY: the caller's promise.
     let code = unsafe { barrier::barrier(comm) };
-    if messages::has_orphans() {
+    if unusual::has_orphans() {
         messages::settle_orphans(code)
     } else {
         code

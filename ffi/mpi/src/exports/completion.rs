@@ -17,6 +17,8 @@ use crate::library::abi::Word;
 use crate::library::fallback;
 use crate::library::pmpi::forward;
 use crate::library::requests::{Completion, Role, Roles, Which};
+use crate::library::times::{self, Kind};
+use crate::library::unusual;
 use crate::messages::panics::guarded;
 use crate::messages::probing::{improbe, iprobe, mprobe, probe};
 use crate::messages::{requests, short_receives};
@@ -59,7 +61,7 @@ macro_rules! function {
                     }
                     $pass($($argument),*)
                 });
-                if requests::has_orphans() {
+                if unusual::has_orphans() {
                     requests::settle_orphans(code)
                 } else {
                     code
@@ -69,7 +71,7 @@ macro_rules! function {
             unsafe extern "C" fn known($($argument: $kind),*) -> c_int {
                 // SAFETY: the caller's promise.
                 unsafe {
-                    $(if !requests::has_orphans() && !nonblocking::any() {
+                    $(if !unusual::has_orphans() && !nonblocking::any() {
                         if let Some(code) = $at_once {
                             return code;
                         }
@@ -98,6 +100,11 @@ macro_rules! function {
             // SAFETY: the caller's promise.
             unsafe {
                 function!(@ask roles, $pass, ($($argument),*), $($roles)?);
+                if roles.have(Role::Timed) {
+                    if let Some(_timed) = times::begin(Kind::Message) {
+                        return $name($($argument),*);
+                    }
+                }
                 if roles.have(Role::Device) {
                     return with_device_requests($($argument),*);
                 }

@@ -17,6 +17,8 @@ use crate::library::count::{Count, Large};
 use crate::library::fallback;
 use crate::library::pmpi::forward;
 use crate::library::status::{Room, Status};
+use crate::library::times::{self, Kind};
+use crate::library::unusual;
 use crate::messages::arguments::{Address, Elements, Mode, are_left};
 #[cfg(feature = "gpu")]
 use crate::messages::device;
@@ -126,6 +128,11 @@ macro_rules! both {
                 unsafe extern "C" fn unusual($($argument: $kind),*) -> c_int {
                     // SAFETY: the caller's promise.
                     unsafe {
+                        if unusual::is_timed() {
+                            if let Some(_timed) = times::begin(Kind::Message) {
+                                return unusual($($argument),*);
+                            }
+                        }
                         gpu::with_gpu! {
                             if gpu::is_loaded() && gpu::is_outside() {
                                 return staged($($argument),*);
@@ -137,7 +144,7 @@ macro_rules! both {
                                 return $call;
                             }
                         )?
-                        if requests::has_orphans() {
+                        if unusual::has_orphans() {
                             return requests::settle_orphans(other($($argument),*));
                         }
                         on_host($($argument),*)
@@ -145,7 +152,7 @@ macro_rules! both {
                 }
                 // SAFETY: the caller's promise.
                 unsafe {
-                    if gpu::may_be_loaded() || requests::has_orphans() {
+                    if gpu::may_be_loaded() || unusual::is_any() {
                         return unusual($($argument),*);
                     }
                     on_host($($argument),*)

@@ -20,5 +20,7 @@ pub mod relocations;
 pub mod requests;
 pub mod stats;
 pub mod status;
+pub mod times;
 pub mod tools;
+pub mod unusual;
 pub mod world_model;

@@ -36,6 +36,8 @@ pub enum Role {
     Persistent = 32,
     /// Reads arrays of ours in the place of the program's.
     Kept = 64,
+    /// No request's: the time in functions is taken ([`crate::library::times`]).
+    Timed = 128,
 }
 
 /// The roles that any request has.
@@ -48,7 +50,11 @@ pub struct Roles(u32);
 impl Roles {
     /// What concerns a function that completes requests.
     pub const COMPLETED: Roles = Roles(
-        Role::Message as u32 | Role::Short as u32 | Role::Device as u32 | Role::Collective as u32,
+        Role::Message as u32
+            | Role::Short as u32
+            | Role::Device as u32
+            | Role::Collective as u32
+            | Role::Timed as u32,
     );
     /// What only the functions for C know, where there are no messages of ours.
     pub const BY_C: Roles =
@@ -58,8 +64,12 @@ impl Roles {
     /// Of [`Roles::COMPLETED`], what gets on meanwhile.
     pub const UNDER_WAY: Roles = Roles(Role::Message as u32 | Role::Collective as u32);
     /// What concerns a function that starts or cancels requests.
-    pub const STARTED: Roles =
-        Roles(Role::Message as u32 | Role::Device as u32 | Role::PersistentCollective as u32);
+    pub const STARTED: Roles = Roles(
+        Role::Message as u32
+            | Role::Device as u32
+            | Role::PersistentCollective as u32
+            | Role::Timed as u32,
+    );
 
     /// Those of these that there are.
     #[inline(always)]

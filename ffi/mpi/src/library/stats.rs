@@ -2,6 +2,7 @@
 
 //! How often each function was intercepted or forwarded, and why.
 
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -10,8 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use libcopy::collective::Op;
 use libcopy::config;
+use libcopy_report::{Rank, VERSION};
 
 use crate::library::functions::collectives;
+use crate::library::times;
 
 /// Declares [`Function`]: what is intercepted of the table of collectives, and what has no row.
 macro_rules! declare {
@@ -179,143 +182,85 @@ static COUNTS: [[AtomicU64; OUTCOMES.len()]; FUNCTIONS] =
     [const { [const { AtomicU64::new(0) }; OUTCOMES.len()] }; FUNCTIONS];
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// Whether anybody will ask; counting costs small messages as much as deciding about them.
-pub fn wanted() -> bool {
-    static WANTED: OnceLock<bool> = OnceLock::new();
-    *WANTED.get_or_init(|| config::STATS.is_on(false))
+/// What is wanted at the end.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// One report of all ranks.
+    Job,
+    /// One of each rank.
+    Ranks,
+    /// A line of each rank in a file.
+    File(PathBuf),
+}
+
+/// What is wanted, if anything is; counting costs small messages as much as deciding about them.
+pub fn wanted() -> Option<&'static Wanted> {
+    static WANTED: OnceLock<Option<Wanted>> = OnceLock::new();
+    let find = || {
+        let value = config::STATS.value_os()?;
+        config::STATS.is_on(false).then(|| match value.to_str() {
+            Some("1") => Wanted::Job,
+            Some("ranks") => Wanted::Ranks,
+            _ => Wanted::File(value.into()),
+        })
+    };
+    WANTED.get_or_init(find).as_ref()
+}
+
+/// Whether anything is.
+pub fn are_wanted() -> bool {
+    wanted().is_some()
 }
 
 /// Counts a call; `bytes` is what this rank sent or received, for calls that were intercepted.
 #[inline]
 pub fn count(function: Function, outcome: Outcome, bytes: u64) {
-    if wanted() {
+    if are_wanted() {
         COUNTS[function as usize][outcome as usize].fetch_add(1, Ordering::Relaxed);
         BYTES.fetch_add(bytes, Ordering::Relaxed);
-    }
-}
-
-/// The file that `LIBCOPY_STATS` names, if it names one.
-pub fn file() -> Option<PathBuf> {
-    let value = config::STATS.value_os()?;
-    (wanted() && value != "1").then(|| value.into())
-}
-
-/// Whose numbers they are.
-#[derive(Debug)]
-pub struct Identity {
-    /// The rank in `MPI_COMM_WORLD`; -1 where that is not known.
-    pub rank: i64,
-    /// The machine's name.
-    pub host: String,
-    /// The file that the process runs.
-    pub program: String,
-    /// The MPI library.
-    pub library: &'static str,
-}
-
-impl Identity {
-    /// That of this process.
-    pub fn own(rank: i64, library: &'static str) -> Self {
-        let mut name = [0u8; 256];
-        // SAFETY: room for a name and its end, which a longer one has not.
-        let answer = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
-        let host = match CStr::from_bytes_until_nul(&name) {
-            Ok(name) if answer == 0 => name.to_string_lossy().into_owned(),
-            _ => "unknown".to_owned(),
-        };
-        let program = std::env::current_exe();
-        Identity {
-            rank,
-            host,
-            program: program.map_or("unknown".to_owned(), |path| path.display().to_string()),
-            library,
+        if let Outcome::Intercepted | Outcome::Nodes = outcome {
+            times::intercepted();
         }
     }
 }
 
-/// A text as JSON has it (RFC 8259, section 7).
-fn quoted(text: &str) -> String {
-    let mut quoted = "\"".to_owned();
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            '\0'..='\x1f' => {
-                let _ = write!(quoted, "\\u{:04x}", c as u32);
-            }
-            _ => quoted.push(c),
-        }
-    }
-    quoted.push('"');
-    quoted
-}
-
-/// All numbers of a rank as one line of JSON, which `libcopy mpi report` reads; `messages` are
-/// those of messages, `early` those of collectives that returned early, `off` says what is off and
-/// why, `bootstrap` who takes part, `classes` is the governor's list.
-pub fn line(
-    own: &Identity,
-    messages: &[(&str, u64)],
-    early: &[(&str, u64)],
-    off: &[(&str, String)],
-    bootstrap: &str,
-    classes: &str,
-) -> String {
-    let mut text = format!(
-        "{{\"report\":1,\"rank\":{},\"host\":{},\"program\":{},\"pid\":{},\"library\":{},\"bytes\":{},\
-         \"functions\":{{",
-        own.rank,
-        quoted(&own.host),
-        quoted(&own.program),
-        std::process::id(),
-        quoted(own.library),
-        BYTES.load(Ordering::Relaxed)
-    );
-    let object = |text: &mut String, pairs: &mut dyn Iterator<Item = (&str, u64)>| {
-        for (i, (name, number)) in pairs.enumerate() {
-            let comma = if i == 0 { "" } else { "," };
-            let _ = write!(text, "{comma}\"{name}\":{number}");
-        }
+/// Whose numbers they are, and how many calls there were: the rest is not known here. The rank in
+/// `MPI_COMM_WORLD` is -1 where that is not known.
+pub fn rank(rank: i64, library: &str) -> Rank {
+    let mut name = [0u8; 256];
+    // SAFETY: room for a name and its end, which a longer one has not.
+    let answer = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
+    let host = match CStr::from_bytes_until_nul(&name) {
+        Ok(name) if answer == 0 => name.to_string_lossy().into_owned(),
+        _ => "unknown".to_owned(),
     };
-    let mut first = true;
-    for ((_, _, _, name), counts) in TABLE.iter().zip(&COUNTS) {
+    let program = std::env::current_exe();
+    let functions = TABLE.iter().zip(&COUNTS).map(|((_, _, _, name), counts)| {
+        let names = OUTCOMES.iter().map(|(_, name)| (*name).to_owned());
         let counts = counts.iter().map(|n| n.load(Ordering::Relaxed));
-        let mut pairs = OUTCOMES.iter().map(|(_, name)| *name).zip(counts);
-        if pairs.clone().all(|(_, count)| count == 0) {
-            continue;
-        }
-        let comma = if std::mem::take(&mut first) { "" } else { "," };
-        let _ = write!(text, "{comma}\"{name}\":{{");
-        object(&mut text, &mut pairs);
-        text.push('}');
+        ((*name).to_owned(), names.zip(counts).collect())
+    });
+    let was_called =
+        |(_, counts): &(String, BTreeMap<String, u64>)| counts.values().any(|count| *count > 0);
+    Rank {
+        report: VERSION,
+        rank,
+        host,
+        program: program.map_or("unknown".to_owned(), |path| path.display().to_string()),
+        pid: std::process::id(),
+        library: library.to_owned(),
+        bytes: BYTES.load(Ordering::Relaxed),
+        time: times::sums(),
+        functions: functions.filter(was_called).collect(),
+        ..Rank::default()
     }
-    text.push_str("},\"messages\":{");
-    object(&mut text, &mut messages.iter().copied());
-    text.push_str("},\"early\":{");
-    object(&mut text, &mut early.iter().copied());
-    text.push_str("},\"off\":{");
-    for (i, (feature, why)) in off.iter().enumerate() {
-        let comma = if i == 0 { "" } else { "," };
-        let _ = write!(text, "{comma}{}:{}", quoted(feature), quoted(why));
-    }
-    let _ = writeln!(
-        text,
-        "}},\"bootstrap\":{},\"classes\":{classes}}}",
-        quoted(bootstrap)
-    );
-    text
 }
 
 /// The table, a line per function that was called.
-pub fn report(own: &Identity) -> String {
+pub fn report(own: &Rank) -> String {
     let mut text = format!(
         "libcopy_mpi: rank {} on {}, process {}, {}\nlibcopy_mpi: {}, {} bytes intercepted\nlibcopy_mpi: {:<24}",
-        own.rank,
-        own.host,
-        std::process::id(),
-        own.program,
-        own.library,
-        BYTES.load(Ordering::Relaxed),
-        "function"
+        own.rank, own.host, own.pid, own.program, own.library, own.bytes, "function"
     );
     let counts = COUNTS
         .each_ref()
@@ -354,7 +299,7 @@ mod tests {
     #[test]
     fn a_table_has_the_columns_that_it_needs() {
         COUNTS[Function::Bcast as usize][Outcome::OneRank as usize].store(3, Ordering::Relaxed);
-        let table = report(&Identity::own(0, "MPICH"));
+        let table = report(&rank(0, "MPICH"));
         let lines: Vec<&str> = table.lines().collect();
         let words = |line: &str| -> Vec<String> {
             line.split("  ")
@@ -372,38 +317,11 @@ mod tests {
         );
     }
 
+    /// What a column means is said where most calls are in it.
     #[test]
-    fn a_line_names_everything_once() {
-        let messages = [("sent", 4), ("bytes by get", 5)];
-        let own = Identity {
-            program: "/a \"b\"\\c\n".to_owned(),
-            ..Identity::own(3, "MPICH")
-        };
-        let off = [("messages", "MPI_Recv".to_owned())];
-        let line = line(
-            &own,
-            &messages,
-            &[("buffers", 6)],
-            &off,
-            "all \"2\" ranks",
-            "[7]",
-        );
-        assert!(
-            line.starts_with("{\"report\":1,\"rank\":3,\"host\":\""),
-            "{line}"
-        );
-        assert!(
-            line.contains(r#","program":"/a \"b\"\\c\u000a","pid":"#),
-            "{line}"
-        );
-        assert!(
-            line.ends_with(
-                "\"messages\":{\"sent\":4,\"bytes by get\":5},\"early\":{\"buffers\":6},\
-                 \"off\":{\"messages\":\"MPI_Recv\"},\"bootstrap\":\"all \\\"2\\\" ranks\",\"classes\":[7]}\n"
-            ),
-            "{line}"
-        );
-        assert_eq!(line.matches('{').count(), line.matches('}').count());
-        assert_eq!(line.lines().count(), 1);
+    fn each_outcome_has_an_explanation() {
+        for (_, name) in OUTCOMES {
+            assert!(libcopy_report::explanation(name).is_some(), "{name}");
+        }
     }
 }

@@ -49,6 +49,6 @@ pub use no_rdma::{rdma_alltoallw, remote};
 pub use receiving::{arrived_elsewhere, may_be_header};
 pub use remote::is_joint;
 pub use report::{numbers, report};
-pub use requests::{has_orphans, register, settle_orphans};
-pub use start::{announce, finish, leave, start};
+pub use requests::{register, settle_orphans};
+pub use start::{announce, finish, leave, start, why_off};
 pub use waiting::progress_all;

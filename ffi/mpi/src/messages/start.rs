@@ -5,8 +5,8 @@
 use std::ffi::c_int;
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::sync::Once;
 use std::sync::atomic::Ordering;
+use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use libcopy::TeamKey;
@@ -26,8 +26,9 @@ use crate::decide::active::active;
 use crate::decide::prior::Choice;
 use crate::decide::{active, environment};
 use crate::library::abi::{Abi, complain};
+use crate::library::stats::Wanted;
 use crate::library::tools::Feature;
-use crate::library::{abi, forked, pmpi, progress, stats, tools, world_model};
+use crate::library::{abi, forked, pmpi, progress, stats, times, tools, unusual, world_model};
 use crate::messages::{committed, lengths, remote, requests, waiting};
 use crate::types::fortran_names;
 use crate::{bootstrap, gpu, rdma};
@@ -120,7 +121,7 @@ struct Made {
 pub fn announce() {
     if active().is_some() {
         abi::permit_peers();
-        bootstrap::announce(SETTINGS.map(|setting| setting.value()));
+        times::setup(|| bootstrap::announce(SETTINGS.map(|setting| setting.value())));
     }
 }
 
@@ -128,7 +129,7 @@ pub fn announce() {
 pub fn start(code: c_int) {
     static ONCE: Once = Once::new();
     match code {
-        0 => ONCE.call_once(start_once),
+        0 => ONCE.call_once(|| times::setup(start_once)),
         _ => bootstrap::withdraw(),
     }
 }
@@ -192,6 +193,9 @@ fn meet(abi: &'static Abi) {
     let offer = Offer::of(meeting.offer());
     let is_ours = |feature| tools::wrapped(feature).is_none();
     let mut own = 0;
+    if matches!(stats::wanted(), Some(Wanted::Job)) {
+        own |= feature::REPORT;
+    }
     if is_ours(Feature::Collectives) {
         own |= feature::COLLECTIVES;
     }
@@ -249,15 +253,23 @@ fn meet(abi: &'static Abi) {
             requests.store(1 + uncounted, Ordering::Relaxed);
             WORLD.store(Box::into_raw(world), Ordering::Release);
         }
-        // Who did not ask for messages need not hear of it.
-        _ if config::MPI_MESSAGES.is_on(false) || stats::wanted() => {
+        _ => {
             let why = why.unwrap_or("another rank cannot take part".to_owned());
-            if config::MPI_MESSAGES.is_on(true) {
+            // Who did not ask for messages need not hear of it, but for the report.
+            if config::MPI_MESSAGES.is_on(false) {
                 complain(&format!("{why}; messages are forwarded"));
             }
+            let _ = WHY_OFF.set(why);
         }
-        _ => {}
     }
+}
+
+/// Why messages are forwarded, although ranks have agreed to work together.
+static WHY_OFF: OnceLock<String> = OnceLock::new();
+
+/// The same for the report, with the name of what is off.
+pub fn why_off() -> Option<(String, String)> {
+    Some(("messages".to_owned(), WHY_OFF.get()?.clone()))
 }
 
 /// What the owner of the bootstrap table has for the others.
@@ -303,7 +315,9 @@ fn prepare(
         return Err("Fortran's functions go past this library".to_owned());
     }
     if has_unsafe_threads(abi) {
-        return Err("several threads may call, which this MPI library does not allow".to_owned());
+        return Err("several threads may call (MPI_THREAD_MULTIPLE), whose requests this MPI library does \
+                    not let others ask about; a program of which one thread at a time calls MPI can ask \
+                    for MPI_THREAD_SERIALIZED (mpi4py: MPI4PY_RC_THREAD_LEVEL=serialized)".to_owned());
     }
     let members = usize::try_from(offer.members).unwrap_or(0);
     if meeting.world().ranks.len() > members {
@@ -340,7 +354,8 @@ fn across(abi: &Abi, size: usize, agreed: Option<&bootstrap::World>) -> bool {
         return false;
     }
     // What they do together depends on this one, too.
-    let fine = u8::from(agreed.is_some()) | remote::wanted() << 1;
+    let reports = agreed.is_some_and(|agreed| agreed.has(feature::REPORT));
+    let fine = u8::from(agreed.is_some()) | remote::wanted() << 1 | u8::from(reports) << 7;
     let mut all = vec![0u8; size];
     // SAFETY: all ranks are here, as the user says; one byte from each.
     let answer = unsafe {
@@ -372,7 +387,7 @@ pub fn finish() {
     };
     // Requests that were freed while they were under way; a receive that nothing comes for stays.
     let started = Instant::now();
-    while requests::has_orphans() && started.elapsed() < Duration::from_secs(1) {
+    while unusual::has_orphans() && started.elapsed() < Duration::from_secs(1) {
         waiting::progress(world);
         std::thread::yield_now();
     }

@@ -256,7 +256,7 @@ unsafe fn try_to<N: Count>(
 #[inline(always)]
 fn is_small<N: Count>(count: N, datatype: Word) -> bool {
     let bytes = || datatype::quick_size(datatype, count.number()?);
-    bytes().is_some_and(|bytes| bytes < LEAST) && least().is_none() && !stats::wanted()
+    bytes().is_some_and(|bytes| bytes < LEAST) && least().is_none() && !stats::are_wanted()
 }
 
 /// `MPI_Pack_external`

@@ -75,7 +75,7 @@ impl Governed {
         let class = self.prepared.governors[self.side as usize]
             .get_or_init(|| Box::new(Mutex::new(Timed::new(Decision::Intercept))));
         let mut class = lock(class);
-        let before = stats::wanted().then(|| class.governor().clone());
+        let before = stats::are_wanted().then(|| class.governor().clone());
         let next = class.next_alone(AHEAD, &Moment::NONE, (clock(), 1));
         if let Some(before) = before {
             let function = match self.side {

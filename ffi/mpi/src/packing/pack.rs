@@ -207,7 +207,7 @@ pub fn intercepted(function: Function, work: impl FnOnce() -> Result<u64, Outcom
 #[inline(always)]
 fn is_plain(datatype: Word) -> bool {
     // The last question counts a use, so it is asked where nobody else will.
-    !stats::wanted()
+    !stats::are_wanted()
         && (threshold::size(datatype).is_some() || active().is_none() || is_packed_there(datatype))
 }
 

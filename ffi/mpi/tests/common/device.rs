@@ -26,7 +26,7 @@ pub fn programs(source: &str) -> Vec<Mpi> {
 pub fn environment<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let mut all = vec![
         ("LD_PRELOAD", library().to_str().expect("a plain path")),
-        ("LIBCOPY_STATS", "1"),
+        ("LIBCOPY_STATS", "ranks"),
         ("FAKECUDA", driver()),
     ];
     all.extend(more);

@@ -2,6 +2,7 @@
 
 //! `libcopy mpi`: MPI programs with `libcopy_mpi.so`.
 
+mod compare;
 mod launcher;
 mod library;
 mod program;
@@ -17,6 +18,8 @@ use std::process::ExitCode;
 pub enum Mpi {
     /// Start an MPI program whose ranks have libcopy_mpi.so preloaded
     Run(run::RunArgs),
+    /// Run an MPI program plain and with libcopy_mpi.so in turns, and say whether it helps
+    Compare(compare::CompareArgs),
     /// Add up what the ranks of a program run with LIBCOPY_STATS=FILE have written
     Report(report::ReportArgs),
 }
@@ -25,6 +28,7 @@ pub enum Mpi {
 pub fn run(command: &Mpi) -> Result<ExitCode> {
     match command {
         Mpi::Run(args) => run::run(args),
+        Mpi::Compare(args) => compare::run(args),
         Mpi::Report(args) => report::run(args).map(|()| ExitCode::SUCCESS),
     }
 }

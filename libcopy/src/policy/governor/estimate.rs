@@ -20,6 +20,17 @@ pub(super) struct Estimate {
     pub(super) spread: f64,
 }
 
+/// What a call takes one way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cost {
+    /// The mean, in the unit of the times.
+    pub mean: f64,
+    /// The standard error of the mean, in the same unit.
+    pub error: f64,
+    /// Calls that were measured, as far as they still count.
+    pub calls: f64,
+}
+
 impl Estimate {
     /// From the times of one trial; `None` without any.
     pub(super) fn of(times: &[u64]) -> Option<Estimate> {
@@ -54,6 +65,15 @@ impl Estimate {
         self.mean = (self.mean * old + found.mean * found.weight) / all;
         self.spread = (self.spread * old + found.spread * found.weight) / all;
         self.weight = all;
+    }
+
+    /// What is told of it.
+    pub(super) fn cost(&self) -> Cost {
+        Cost {
+            mean: self.mean,
+            error: self.mean * self.variance().sqrt(),
+            calls: self.weight,
+        }
     }
 
     /// The variance of the mean, as a part of it. Without outliers it is a little less exact than

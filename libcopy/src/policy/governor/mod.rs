@@ -39,5 +39,6 @@ mod tests;
 mod traces;
 
 pub use class::{Class, Moment, Next, OwnTime, Sampler, Timed};
+pub use estimate::Cost;
 pub use pace::{Account, Paced, Together, sums};
 pub use trials::{Decision, FIRST, Governor, MOST, Slot, Step, Times};

@@ -2,7 +2,7 @@
 
 //! The trials of one class, and what follows from them.
 
-use super::estimate::Estimate;
+use super::estimate::{Cost, Estimate};
 
 /// One of the two ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -378,7 +378,7 @@ impl Governor {
     }
 
     /// What a call takes intercepted and forwarded, once it was tried.
-    pub fn costs(&self) -> Option<[f64; 2]> {
-        (self.known[0].weight > 0.0).then(|| self.known.map(|known| known.mean))
+    pub fn costs(&self) -> Option<[Cost; 2]> {
+        (self.known[0].weight > 0.0).then(|| self.known.map(|known| known.cost()))
     }
 }

@@ -12,6 +12,7 @@ pub enum Kind {
     Mpi,
     Types,
     Gpu,
+    Verdict,
 }
 
 impl Kind {
@@ -23,9 +24,10 @@ impl Kind {
             "mpi" => Kind::Mpi,
             "types" => Kind::Types,
             "gpu" => Kind::Gpu,
+            "verdict" => Kind::Verdict,
             _ => {
                 return Err(format!(
-                    "unknown benchmark '{word}': coll, device, peers, mpi, types or gpu (see --help)"
+                    "unknown benchmark '{word}': coll, device, peers, mpi, types, gpu or verdict (see --help)"
                 ));
             }
         })
@@ -39,6 +41,7 @@ impl Kind {
             Kind::Mpi => "mpi",
             Kind::Types => "types",
             Kind::Gpu => "gpu",
+            Kind::Verdict => "verdict",
         }
     }
 
@@ -51,7 +54,10 @@ impl Kind {
     }
 
     pub fn has_mpi(self) -> bool {
-        matches!(self, Kind::Peers | Kind::Mpi | Kind::Types | Kind::Gpu)
+        matches!(
+            self,
+            Kind::Peers | Kind::Mpi | Kind::Types | Kind::Gpu | Kind::Verdict
+        )
     }
 }
 
@@ -101,7 +107,7 @@ impl Arguments {
         if !self.kind.has_mpi() && self.from != Origin::Debian {
             return Err(format!("{kind} has no MPI libraries: leave out --from"));
         }
-        if self.vm && matches!(self.kind, Kind::Peers | Kind::Types | Kind::Gpu) {
+        if self.vm && self.kind.has_mpi() && self.kind != Kind::Mpi {
             return Err(format!("{kind} runs on this machine only; leave out --vm"));
         }
         Ok(())
@@ -191,6 +197,7 @@ mod tests {
             ("--vm types", "types runs on this machine only"),
             ("--vm peers", "peers runs on this machine only"),
             ("--vm gpu", "gpu runs on this machine only"),
+            ("--vm verdict", "verdict runs on this machine only"),
         ] {
             let said = parsed(line).unwrap_err();
             assert!(said.contains(why), "{line}: {said}");
@@ -207,6 +214,7 @@ mod tests {
             Kind::Mpi,
             Kind::Types,
             Kind::Gpu,
+            Kind::Verdict,
         ] {
             assert!(script.contains(&format!("\n  {:<9}", kind.name())));
             assert_eq!(parsed(kind.name()).unwrap().kind, kind);

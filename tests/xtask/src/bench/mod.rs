@@ -8,6 +8,7 @@ mod guest;
 mod library;
 mod paired;
 mod settings;
+mod verdict;
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -22,6 +23,7 @@ use arguments::{Arguments, Kind};
 use library::{Library, Mpi, compile, quoted};
 use paired::{Benchmark, Breakdown};
 use settings::{Settings, positive};
+use verdict::{Claim, Measured};
 
 const PROGRAM: &str = "scripts/bench";
 
@@ -94,6 +96,10 @@ impl Bench {
             Kind::Mpi if !self.paired.is_empty() => &["--bin", "libcopy", "--bin", "libcopy-lab"],
             _ => &["--bin", "libcopy"],
         })?;
+        if self.arguments.wants_help() && kind == Kind::Verdict {
+            println!("{PROGRAM} verdict [--from debian|pypi]: see {PROGRAM} --help");
+            return Ok(());
+        }
         if self.arguments.wants_help() {
             return replaced_by(self.program([kind.tool(), "--help"]));
         }
@@ -104,6 +110,7 @@ impl Bench {
             _ if vm => self.in_guest(),
             Kind::Types => self.types(),
             Kind::Gpu => self.gpu(),
+            Kind::Verdict => self.verdict(),
             Kind::Peers | Kind::Mpi if self.paired.is_empty() => self.peers(),
             Kind::Peers | Kind::Mpi => self.paired.iter().try_for_each(|it| self.paired(it)),
             Kind::Coll | Kind::Device => replaced_by(self.measure(&[])),
@@ -300,6 +307,63 @@ impl Bench {
         command.args(["gpu", "--quick", "--time", "30"]);
         command.args(["--only", "E1,E2,E3,E6,E7"]);
         succeed(command)
+    }
+
+    /// What reports claim beside what pairs of runs measure.
+    fn verdict(&self) -> Result<(), Failure> {
+        if let Some(option) = self.arguments.options.first() {
+            return Err(format!("verdict has no option '{option}' (see --help)").into());
+        }
+        let (libraries, _) = self.libraries()?;
+        self.build(&["-p", "libcopy-mpi"])?;
+        let file = Scratch::directory("verdict")?;
+        let file = file.0.join("reports");
+        let (mut held, mut exceeding, mut all) = (0, 0, 0);
+        println!(
+            "{:<20} {:>18} {:>20} {:>5}  report",
+            "seconds saved", "measured", "claimed", "holds"
+        );
+        for library in &libraries {
+            let compiled = self.compile_for(library, "mpi_verdict")?;
+            for (kind, calls, bytes) in verdict::PROGRAMS {
+                let mut command = library.launch(2);
+                command.extend([&*compiled, kind].map(str::to_owned));
+                command.extend([calls, bytes].map(|number| number.to_string()));
+                let mpi = |words: &[&str]| {
+                    let mut tool = Command::new(self.release("libcopy"));
+                    tool.arg("mpi").args(words).args(&command);
+                    tool
+                };
+                let pairs = verdict::PAIRS.to_string();
+                let library_file = self.release("libcopy_mpi.so");
+                let own = format!("--library={}", library_file.display());
+                let compared = said_by(&mut mpi(&["compare", "--json", "-n", &pairs, &own, "--"]))?;
+                let measured = Measured::of(&compared);
+                let measured =
+                    measured.ok_or("`libcopy mpi compare` printed no times".to_owned())?;
+                let name = format!("{} {kind}", library.mpi.name());
+                for _ in 0..verdict::REPORTS {
+                    let stats = format!("--stats={}", file.display());
+                    said_by(&mut mpi(&["run", &stats, &own, "--"]))?;
+                    let mut report = Command::new(self.release("libcopy"));
+                    report.args(["mpi", "report", "--json"]).arg(&file);
+                    let claim = Claim::of(&said_by(&mut report)?);
+                    let claim =
+                        claim.ok_or("`libcopy mpi report` printed no verdict".to_owned())?;
+                    println!("{}", verdict::line(&name, &measured, &claim));
+                    all += 1;
+                    held += usize::from(claim.holds(&measured));
+                    exceeding += usize::from(claim.exceeds());
+                }
+            }
+        }
+        println!(
+            "{held} of {all} reports hold the measured difference, {exceeding} claim more than the run took"
+        );
+        if exceeding > 0 {
+            return Err("a report claims more than its run took".to_owned().into());
+        }
+        Ok(())
     }
 
     fn types(&self) -> Result<(), Failure> {

@@ -13,6 +13,7 @@ use crate::comm::communicator;
 use crate::comm::communicator::Comm;
 use crate::comm::nonblocking_group::NonblockingGroup;
 use crate::library::abi::{Abi, Word};
+use crate::library::times;
 
 /// Whether nonblocking collectives may be intercepted: all ranks have agreed to that in `MPI_Init`.
 pub fn is_allowed() -> bool {
@@ -44,5 +45,6 @@ pub fn meet_now<'a>(
 }
 
 fn make(abi: &'static Abi, comm: Word, known: &Comm) -> Option<Arc<NonblockingGroup>> {
-    NonblockingGroup::meet(abi, comm, known.rank, known.size).map(NonblockingGroup::enlisted)
+    let meet = || NonblockingGroup::meet(abi, comm, known.rank, known.size);
+    times::setup(meet).map(NonblockingGroup::enlisted)
 }

@@ -226,6 +226,9 @@ functions! {
     );
     query_thread = MPI_Query_thread(provided: *mut c_int);
     comm_group = MPI_Comm_group(comm: Word, group: *mut Word);
+    comm_create_group = MPI_Comm_create_group(
+        comm: Word, group: Word, tag: c_int, new: *mut Word);
+    group_incl = MPI_Group_incl(group: Word, n: c_int, ranks: *const c_int, new: *mut Word);
     group_free = MPI_Group_free(group: *mut Word);
     group_translate_ranks = MPI_Group_translate_ranks(
         group: Word, count: c_int, ranks: *const c_int, other: Word, translated: *mut c_int

@@ -4,7 +4,6 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-use std::sync::atomic::Ordering;
 
 use libcopy::lock::lock;
 use libcopy::policy::governor::Decision;
@@ -20,12 +19,13 @@ use crate::library::fallback::Look;
 use crate::library::pmpi;
 use crate::library::requests::{Completion, Which};
 use crate::library::status::{Room, Status, is_ignored};
+use crate::library::unusual;
 use crate::messages::incoming::raise;
 use crate::messages::requests::batch::{
     Batch, Owner, conclude, concluded, finish, forget_freed, is_alone,
 };
 use crate::messages::requests::entry::Work;
-use crate::messages::requests::progress::{ORPHANS, finish_copies, settle, until};
+use crate::messages::requests::progress::{finish_copies, settle, until};
 use crate::messages::requests::table::{Unfetched, find, forget, library_first, remember};
 use crate::messages::truncation::is_truncation;
 
@@ -572,7 +572,7 @@ pub unsafe fn free(world: &World, request: *mut c_void) -> Option<c_int> {
         return None;
     }
     state.orphan = true;
-    ORPHANS.fetch_add(1, Ordering::Relaxed);
+    unusual::add_orphan();
     // SAFETY: the caller's variable.
     unsafe { world.abi.set_handle(request, world.abi.request_null) };
     drop(state);

@@ -17,7 +17,7 @@ pub use calls::{
     ask, cancel, complete, complete_at_once, free, get_status, start, startall, wait_own,
 };
 pub use entry::Work;
-pub use progress::{forget_all, has_orphans, register, settle, settle_orphans};
+pub use progress::{forget_all, register, settle, settle_orphans};
 #[cfg(feature = "gpu")]
 pub use table::offers;
 pub use table::{Unfetched, any, remember, remember_own, remember_seen, remember_watched};

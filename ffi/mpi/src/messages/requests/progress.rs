@@ -5,7 +5,7 @@
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use libcopy::lock::lock;
 use libcopy::p2p::Pause;
@@ -15,26 +15,16 @@ use crate::comm::processes::World;
 use crate::library;
 use crate::library::pmpi;
 use crate::library::status::{Room, Status};
+use crate::library::unusual;
 use crate::messages::handle::Handle;
 use crate::messages::requests::entry::{Entry, Work, is_any_copied};
 use crate::messages::requests::table::{OTHERS, TABLE, any, forget};
 
-/// Requests that are under way and that the program has freed: nobody will ask for them.
-pub(super) static ORPHANS: AtomicUsize = AtomicUsize::new(0);
-
-/// Whether requests are under way that nobody will ask for. Then every call that lets the MPI
-/// library get on ends with [`settle_orphans`].
-#[inline(always)]
-pub fn has_orphans() -> bool {
-    ORPHANS.load(Ordering::Relaxed) != 0
-}
-
 /// Has no request be known, in a forked child: those of its parent are not its own.
 pub fn forget_all() {
     library::requests::forget_all();
-    for count in [&OTHERS, &ORPHANS] {
-        count.store(0, Ordering::Relaxed);
-    }
+    unusual::forget_orphans();
+    OTHERS.store(0, Ordering::Relaxed);
 }
 
 /// Goes on with what is under way after a call that returns this code, and returns it.
@@ -98,7 +88,7 @@ fn advance_all(world: &World) {
             continue;
         }
         state.gone = true;
-        ORPHANS.fetch_sub(1, Ordering::Relaxed);
+        unusual::remove_orphan();
         let handle = state.handle;
         state.end(world);
         forget(handle);

@@ -52,11 +52,11 @@ pub struct RunArgs {
 }
 
 /// Exit status of a command that was not started, since its ranks could not have the library.
-const REFUSED: u8 = 2;
+pub(super) const REFUSED: u8 = 2;
 
 /// Runs `libcopy mpi run`.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
-    let (launcher, mut variables) = match prepared(args) {
+    let (launcher, mut variables) = match prepared(args.library.as_deref(), &args.command) {
         Ok(prepared) => prepared,
         Err(error) => {
             eprintln!("libcopy: {error:#}");
@@ -101,10 +101,13 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
 /// # Errors
 ///
 /// The library cannot reach the ranks.
-fn prepared(args: &RunArgs) -> Result<(Launcher, Vec<Variable>)> {
-    let library = library::find(args.library.as_deref())?;
-    let launcher = recognised(&args.command)?;
-    for word in launcher.named(&args.command) {
+pub(super) fn prepared(
+    library: Option<&Path>,
+    command: &[String],
+) -> Result<(Launcher, Vec<Variable>)> {
+    let library = library::find(library)?;
+    let launcher = recognised(command)?;
+    for word in launcher.named(command) {
         check(&word)?;
     }
     let variables = library::variables(&library, |name| std::env::var(name).ok())?;
@@ -184,7 +187,7 @@ extern "C" fn pass_on(signal: libc::c_int) {
 
 /// Waits for the command. A terminal sends its signals to the command as well, so that it is waited
 /// for; who ends this process alone ends the command.
-fn wait(mut child: Child) -> Result<std::process::ExitStatus> {
+pub(super) fn wait(mut child: Child) -> Result<std::process::ExitStatus> {
     CHILD.store(child.id() as libc::pid_t, Ordering::Relaxed);
     let handlers = [
         (libc::SIGINT, libc::SIG_IGN),
