@@ -40,8 +40,8 @@ Usage: xtask COMMAND [ARGUMENT]...    (started by the scripts)
   apps end RECORDS                              the geometric mean; fails if results differ
   build-mpi COMPILER REAL LOG STATISTICS        scripts/build-mpi: what a run with an MPI says
   mpi4py MPI RANKS DIRECTORY KIND...            scripts/mpi4py-suite: the plain run with an MPI beside others
-  demo NAME=FILE...                             scripts/demo: tables of `libcopy bench coll`, as a few lines
   licences PLATFORM PACKAGE...                  scripts/package: those of the crates that are linked
+  demo NAME=FILE...                             scripts/demo: tables of `libcopy bench coll`, as a few lines
   comments FILE...                              scripts/lint: where comments are too wide
   kernel header UAPI                            scripts/kernel-patches: the ABI of kmod/uapi.rs as a header for C
   kernel document UAPI                          the same as sections of a document of the kernel";
@@ -65,8 +65,8 @@ fn main() -> ExitCode {
         ["mpi4py", mpi, ranks, directory, ref kinds @ ..] => {
             suite::mpi4py(mpi, ranks, directory.as_ref(), kinds)
         }
-        ["demo", ref files @ ..] => demo::run(files),
         ["licences", platform, ref packages @ ..] => licences::print(platform, packages),
+        ["demo", ref files @ ..] => demo::run(files),
         ["comments", ref files @ ..] => comments::check(files),
         ["kernel", "header", source] => kernel::header(source.as_ref()),
         ["kernel", "document", source] => kernel::document(source.as_ref()),
