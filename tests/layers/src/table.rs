@@ -118,7 +118,7 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-datatype",
         root: "libcopy/datatype/src/lib.rs",
         order: "
-            room
+            room nearest
             < error offsets comparison
             < kernel/caches kernel/loop_nest kernel/prefetch kernel/profile kernel/pattern kernel/instructions
             < kernel/far
