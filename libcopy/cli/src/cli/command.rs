@@ -2,7 +2,7 @@
 
 //! The command line: what the words mean and which code they lead to.
 
-use super::{datatype, gpu, info, mpi, rdma, run, tune};
+use super::{datatype, doctor, gpu, info, mpi, ranks, rdma, run, tune};
 use crate::bench;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
@@ -19,6 +19,11 @@ struct Cli {
 enum Command {
     /// Show the device, the transports and why, the machine, the options and the policy
     Info(info::InfoArgs),
+    /// Try what programs need on this machine; say what is missing, what that costs and what mends it
+    Doctor(doctor::DoctorArgs),
+    /// A rank that says what it can do
+    #[command(hide = true, name = ranks::COMMAND)]
+    DoctorRank(ranks::RankArgs),
     /// Start a program as the ranks of a team
     Run(run::RunArgs),
     /// Measure this machine and store a profile that the policy uses
@@ -86,13 +91,15 @@ pub fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     let result = match Cli::parse().command {
-        Command::Info(args) => info::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Info(args) => info::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::DoctorRank(args) => ranks::serve(&args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::run(&args),
         Command::Tune(args) => tune::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Type { command } => datatype::run(&command).map(|()| ExitCode::SUCCESS),
         Command::Gpu { command } => gpu::run(&command),
         Command::Mpi { command } => mpi::run(&command),
-        Command::Rdma { command } => rdma::run(&command).map(|()| ExitCode::SUCCESS),
+        Command::Rdma { command } => rdma::run(&command),
         Command::Bench { bench } => bench::run(&bench).map(|()| ExitCode::SUCCESS),
     };
     libcopy_measure::ended("libcopy", result)
