@@ -19,11 +19,8 @@ struct Cli {
 enum Command {
     /// Show the device, the transports and why, the machine, the options and the policy
     Info(info::InfoArgs),
-    /// Try what programs need on this machine; say what is missing, what that costs and what mends it
+    /// Try what programs need on this machine, and say what mends what is missing
     Doctor(doctor::DoctorArgs),
-    /// A rank that says what it can do
-    #[command(hide = true, name = ranks::COMMAND)]
-    DoctorRank(ranks::RankArgs),
     /// Start a program as the ranks of a team
     Run(run::RunArgs),
     /// Measure this machine and store a profile that the policy uses
@@ -90,10 +87,15 @@ pub fn main() -> ExitCode {
         eprintln!("{where_to}");
         return ExitCode::from(2);
     }
+    if words.first().is_some_and(|word| word == ranks::COMMAND) {
+        // For the tool itself: neither `--help` nor completions name it.
+        let args = ranks::RankArgs::parse_from(std::env::args_os().skip(1));
+        let served = ranks::serve(&args).map(|()| ExitCode::SUCCESS);
+        return libcopy_measure::ended("libcopy", served);
+    }
     let result = match Cli::parse().command {
         Command::Info(args) => info::run(&args),
         Command::Doctor(args) => doctor::run(&args),
-        Command::DoctorRank(args) => ranks::serve(&args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::run(&args),
         Command::Tune(args) => tune::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Type { command } => datatype::run(&command).map(|()| ExitCode::SUCCESS),

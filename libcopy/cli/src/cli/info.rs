@@ -24,7 +24,7 @@ use std::process::ExitCode;
 Two ranks of this tool make the memory that ranks share. Ends with status 1 where a program would refuse:
 no shared memory, a variable or a profile that cannot be used. `libcopy doctor` says what mends what.")]
 pub struct InfoArgs {
-    /// Show all variables: those for measuring, comparing and testing, too, and those that tools set
+    /// Show all variables, those for measuring and testing and those that tools set, too
     #[arg(long)]
     all: bool,
 

@@ -13,7 +13,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use clap::Args;
+use clap::Parser;
 use libcopy::config::{self, SETTINGS};
 use libcopy::policy::Policy;
 use libcopy::team::{self, TeamKey};
@@ -40,7 +40,7 @@ const JOIN_SECONDS: &str = "10";
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Arguments of the hidden command.
-#[derive(Args, Debug)]
+#[derive(Parser, Debug)]
 pub struct RankArgs {
     /// Key of the team, if the environment does not name it
     #[arg(long, requires = "meet")]
