@@ -66,6 +66,8 @@ fn diagnosis(command: Command) -> (Value, i32) {
     });
     let code = output.status.code().expect("an exit status");
     assert_eq!(all["exit"], code, "{all}");
+    let word = ["ok", "slow", "broken"][usize::try_from(code).expect("an exit status of ours")];
+    assert_eq!(all["status"], word, "{all}");
     (all, code)
 }
 
