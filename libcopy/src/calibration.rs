@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use crate::config;
 use crate::datatype::{Calibration, CpuProfile, InstructionSet};
+use crate::policy::try_directory;
 use crate::refusal::without_signal;
 use crate::topology::Topology;
 
@@ -151,11 +152,42 @@ impl Measured {
     ///
     /// Why it cannot be written.
     pub fn save(&self) -> io::Result<PathBuf> {
-        let directory = directory().ok_or_else(|| {
-            io::Error::other("no place for the kernels' table: set HOME or XDG_CACHE_HOME")
-        })?;
-        write(&directory, &machine(), &self.profile)
+        write(&place()?, &machine(), &self.profile)
     }
+}
+
+/// Whether [`Measured::save`] could write now, tried with a file beside its own; returns the
+/// directory.
+///
+/// # Errors
+///
+/// There is no place for the file, or none can be written there.
+pub fn check_place() -> io::Result<PathBuf> {
+    let directory = place()?;
+    let named = |error: io::Error| {
+        let text = format!("{}: {error}", directory.display());
+        io::Error::new(error.kind(), text)
+    };
+    try_directory(&directory).map_err(named)?;
+    Ok(directory)
+}
+
+/// Whether there are tables, and none is of this machine, kernel and version of the library.
+pub fn is_stale() -> bool {
+    let Some(directory) = directory() else {
+        return false;
+    };
+    let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
+    let mut names = entries.map(|entry| entry.file_name());
+    let has_some = names.any(|name| name.to_string_lossy().starts_with("kernels-"));
+    has_some && read(&directory, &machine()).is_none()
+}
+
+/// Where the file is to be.
+fn place() -> io::Result<PathBuf> {
+    directory().ok_or_else(|| {
+        io::Error::other("no place for the kernels' table: set HOME or XDG_CACHE_HOME")
+    })
 }
 
 fn is_wanted() -> bool {

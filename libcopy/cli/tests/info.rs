@@ -126,3 +126,73 @@ fn a_mistake_is_told_with_its_cause() {
     assert!(text.contains("rank 0"), "{text}");
     assert_eq!(text.matches(&cause).count(), 1, "{text}");
 }
+
+/// What `libcopy info` says where a program would refuse: what it prints, and the complaint.
+fn refused(arguments: &[&str], environment: &[(&str, &str)]) -> (String, String) {
+    let output = Command::new(tool())
+        .arg("info")
+        .args(arguments)
+        .env_remove("LIBCOPY_TRANSPORT")
+        .envs(environment.iter().copied())
+        .output()
+        .expect("the tool starts");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    (text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn shared_memory_is_made_and_what_cannot_be_used_is_refused() {
+    let memory = json(&[])["shared_memory"].clone();
+    assert_eq!(memory["usable"], true, "{memory}");
+    assert!(
+        memory["bytes"].as_u64().is_some_and(|bytes| bytes > 4096),
+        "{memory}"
+    );
+    let (said, complaint) = refused(&["--json"], &[("LIBCOPY_SHM_DIR", "/nonexistent")]);
+    let all: Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(all["shared_memory"]["usable"], false);
+    assert!(complaint.contains("/nonexistent"), "{complaint}");
+
+    for (name, value) in [
+        ("LIBCOPY_SPIN", "soon"),
+        ("LIBCOPY_SHM_CHUNK", "12q"),
+        ("LIBCOPY_REDUCTIONS", "some"),
+        ("LIBCOPY_MPI_NODE_RANKS", "-1"),
+        ("LIBCOPY_JOIN_TIMEOUT", "late"),
+        ("LIBCOPY_TRANSPORT", "ether"),
+        ("LIBCOPY_ASYNC", "perhaps"),
+        ("LIBCOPY_KEY", "12"),
+    ] {
+        let (said, complaint) = refused(&[], &[(name, value)]);
+        let expected = format!("a program would refuse: {name}={value:?} is not usable: expected ");
+        assert!(complaint.contains(&expected), "{complaint}");
+        assert_eq!(complaint.lines().count(), 1, "{complaint}");
+        // Set variables are shown, whoever sets them.
+        assert!(said.contains(&format!("  {name} ")), "{said}");
+    }
+    let all = json(&[("LIBCOPY_ASYNC", "1"), ("LIBCOPY_RDMA", "0")]);
+    assert!(
+        all["refused"].as_array().is_some_and(Vec::is_empty),
+        "{all}"
+    );
+}
+
+#[test]
+fn users_see_their_variables_and_all_on_demand() {
+    let count = |text: &str| {
+        text.lines()
+            .filter(|line| line.starts_with("  LIBCOPY_"))
+            .count()
+    };
+    let (few, all) = (info(&[], &[]), info(&["--all"], &[]));
+    assert_eq!(count(&all), libcopy::config::SETTINGS.len(), "{all}");
+    assert!(count(&few) < count(&all) / 2, "{few}");
+    assert!(
+        few.contains("LIBCOPY_STATS") && !few.contains("LIBCOPY_MPI_PROTOCOL"),
+        "{few}"
+    );
+    assert!(few.contains("--all shows them"), "{few}");
+    let set = info(&[], &[("LIBCOPY_MPI_PROTOCOL", "get")]);
+    assert_eq!(count(&set), count(&few) + 1, "{set}");
+}

@@ -47,8 +47,16 @@ fn probe_shows_the_thresholds_of_the_profile() {
     let file = place.path().join("profile.toml");
     let probe = || {
         let output = tool(&file, &["rdma", "probe", "--json"]);
-        assert!(output.status.success(), "{output:?}");
-        serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON")
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let no_device = json["devices"].as_array().is_some_and(Vec::is_empty);
+        assert_eq!(output.status.code(), Some(i32::from(no_device)), "{json}");
+        if no_device {
+            let output = tool(&file, &["rdma", "probe"]);
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(1), "{said}");
+            assert!(said.contains("no RDMA device: "), "{said}");
+        }
+        json
     };
     let before = probe();
     assert_eq!(before["thresholds"][0], "umr max_iovs=128 min_block=512");

@@ -161,6 +161,22 @@ fn mistakes_name_the_place() {
     for (arguments, word) in [
         (vec!["describe", "vector(3,1,int)"], "vector"),
         (vec!["describe", "doubble"], "doubble"),
+        (
+            vec!["describe", "doubel"],
+            "unknown type `doubel`; did you mean `double`?",
+        ),
+        (
+            vec!["describe", "contiguous(2,MPI_BITE)"],
+            "unknown type `MPI_BITE`; did you mean `byte`? (character 14 ",
+        ),
+        (
+            vec!["describe", "vectro(3,1,2,int)"],
+            "unknown constructor `vectro`; did you mean `vector`?",
+        ),
+        (
+            vec!["describe", "xyzzy"],
+            "unknown type `xyzzy` (character 1",
+        ),
         (vec!["bench", "int", "--time", "0"], "--time"),
         (vec!["bench", "contiguous(0,int)"], "0 bytes"),
         (vec!["bench", "--commit", "--entries", "1"], "--entries 1"),

@@ -100,7 +100,7 @@ fn nest(len: i64, around: &[(i64, i64, i64)]) -> String {
         .collect();
     format!(
         "{} blocks of {len} bytes, {}",
-        counts.join(" × "),
+        counts.join(" x "),
         kernel::name(len as usize, &dims)
     )
 }

@@ -22,6 +22,18 @@ pub enum Error {
         /// What is allowed.
         allowed: Allowed,
     },
+    /// A type expression has a name that is none of a type or of a constructor.
+    #[error("unknown {what} `{name}`{} (character {at} of the expression)", meant(.nearest))]
+    UnknownName {
+        /// What it should be the name of: a type or a constructor.
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// Where it begins, counted from 1.
+        at: usize,
+        /// The name that is nearest, if one is near.
+        nearest: Option<&'static str>,
+    },
     /// A serialized layout makes no sense.
     #[error("the serialized layout is damaged: {what} is {value:#x}")]
     Corrupt {
@@ -33,6 +45,11 @@ pub enum Error {
     /// There is no room in memory for a list that is as long as a type, an argument or a peer says.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
+}
+
+/// What somebody may have meant, as a question.
+fn meant(nearest: &Option<&str>) -> String {
+    nearest.map_or(String::new(), |name| format!("; did you mean `{name}`?"))
 }
 
 /// The result of everything here that can fail.

@@ -43,6 +43,8 @@ mod image;
 mod kernel;
 mod layout;
 mod named;
+#[doc(hidden)]
+pub mod nearest;
 mod normalize;
 mod offsets;
 mod overlap;

@@ -6,6 +6,10 @@
 //! pairs), table 14.2 (external32 sizes). Sizes and alignments are those of the System V ABI,
 //! which x86-64 and AArch64 Linux share except for `long double`.
 
+use std::sync::LazyLock;
+
+use crate::nearest::nearest;
+
 /// How the bytes of one basic element mean something; what a conversion needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
@@ -249,6 +253,15 @@ impl Named {
                 "C_COMPLEX" => Some(Named::CFloatComplex),
                 _ => None,
             })
+    }
+
+    /// The name, without `MPI_` and in small letters, that is nearest to one that no type has.
+    pub(crate) fn nearest(name: &str) -> Option<&'static str> {
+        static NAMES: LazyLock<Vec<String>> = LazyLock::new(|| {
+            let names = Named::ALL.iter().map(|named| &named.mpi_name()[4..]);
+            names.map(str::to_ascii_lowercase).collect()
+        });
+        nearest(name, NAMES.iter().map(String::as_str))
     }
 }
 

@@ -60,7 +60,7 @@ impl Machine {
             self.kernel
         );
         if let Some(label) = self.label() {
-            line = format!("{label} · {line}");
+            line = format!("{label}: {line}");
         }
         line
     }

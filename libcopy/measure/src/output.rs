@@ -3,7 +3,7 @@
 //! [`Output`]: where the results of a benchmark go.
 
 use crate::plot::{self, Axis};
-use crate::report::Report;
+use crate::report::{Report, check_file};
 use anyhow::{Result, ensure};
 use clap::Args;
 use std::path::PathBuf;
@@ -29,6 +29,29 @@ pub struct Output {
 }
 
 impl Output {
+    /// Whether what is asked for can be had of so many message sizes, and written: to be asked
+    /// before minutes of measuring. `None` where a figure does not need several sizes.
+    ///
+    /// # Errors
+    ///
+    /// A figure of one size, a folder that is not there, or a file that cannot be written.
+    pub fn check(&self, sizes: Option<usize>) -> Result<()> {
+        if let Some(path) = &self.csv {
+            check_file("--csv", path)?;
+        }
+        if let Some(path) = &self.plot {
+            ensure!(
+                sizes.is_none_or(|sizes| sizes > 1),
+                "--plot {}: a figure needs at least two message sizes that are measured; see --sizes",
+                path.display()
+            );
+            let (png, svg) = plot::paths(path);
+            check_file("--plot", &png)?;
+            check_file("--plot", &svg)?;
+        }
+        Ok(())
+    }
+
     /// Writes a report to standard output, as CSV and as a figure, as far as asked for.
     ///
     /// # Errors

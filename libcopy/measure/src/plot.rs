@@ -151,7 +151,7 @@ fn lines(names: &[&str]) -> Vec<Line> {
 }
 
 /// The paths of a plot: that name with `.png` and with `.svg`.
-fn paths(path: &Path) -> (PathBuf, PathBuf) {
+pub fn paths(path: &Path) -> (PathBuf, PathBuf) {
     (path.with_extension("png"), path.with_extension("svg"))
 }
 

@@ -18,7 +18,8 @@ pub fn bar(length: u64) -> ProgressBar {
     if let Ok(style) =
         ProgressStyle::with_template("{bar:30} {pos}/{len}  {elapsed} (left: {eta})  {wide_msg}")
     {
-        bar.set_style(style);
+        // In any locale.
+        bar.set_style(style.progress_chars("#>-"));
     }
     bar
 }

@@ -5,11 +5,12 @@
 use crate::machine::Machine;
 use crate::sample::Spread;
 use crate::sizes;
-use anyhow::{Context, Result};
-use comfy_table::{CellAlignment, Table, presets};
+use anyhow::{Context, Result, bail};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::IsTerminal as _;
 use std::path::Path;
 
 /// First line of every CSV file.
@@ -152,7 +153,7 @@ impl Report {
         let label = self
             .machine
             .label()
-            .map(|l| format!(" · {l}"))
+            .map(|l| format!(", {l}"))
             .unwrap_or_default();
         let unit = format!("microseconds, median (p10 to p90){label}");
         let (single, several): (Vec<&str>, Vec<&str>) = self
@@ -168,11 +169,7 @@ impl Report {
             let _ = writeln!(text, "\n{unit}\n{table}");
         }
         for op in several {
-            let _ = writeln!(
-                text,
-                "\n{op} · {unit}\n{}",
-                self.table_of(&self.rows_of(op))
-            );
+            let _ = writeln!(text, "\n{op}: {unit}\n{}", self.table_of(&self.rows_of(op)));
         }
         if let Some(wrong) = self.rows.iter().find(|r| !r.verified) {
             let _ = writeln!(
@@ -267,17 +264,35 @@ impl Report {
     }
 }
 
-/// Writes a file of results, in a directory that is made if it is not there.
+/// Writes a file of results.
 ///
 /// # Errors
 ///
 /// It cannot be written.
 pub fn write_file(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)
-            .with_context(|| format!("cannot create {}", parent.display()))?;
-    }
     fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Whether [`write_file`] could write this file, which stays as it is: to be asked before minutes
+/// of measuring. `option` is what named it.
+///
+/// # Errors
+///
+/// Its folder is not there, or it cannot be written.
+pub fn check_file(option: &str, path: &Path) -> Result<()> {
+    let name = path.display();
+    let parent = path.parent().filter(|parent| *parent != Path::new(""));
+    if let Some(folder) = parent.filter(|parent| !parent.is_dir()) {
+        let folder = folder.display();
+        bail!("{option} {name}: there is no folder {folder}; make it with `mkdir -p {folder}`");
+    }
+    let is_new = fs::symlink_metadata(path).is_err();
+    let opened = OpenOptions::new().append(true).create(true).open(path);
+    opened.with_context(|| format!("{option} {name}: it cannot be written"))?;
+    if is_new {
+        fs::remove_file(path).with_context(|| format!("{option} {name}"))?;
+    }
+    Ok(())
 }
 
 fn spread(time: &Spread) -> String {
@@ -289,12 +304,20 @@ fn spread(time: &Spread) -> String {
     )
 }
 
-/// A table without any lines.
+/// A table without any lines. Its cells are wrapped where nobody can make the window wider: in a
+/// file or a pipe.
 pub fn plain_table() -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
+    if !std::io::stdout().is_terminal() {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(WIDEST);
+    }
     table
 }
+
+/// Columns of the widest table that goes into a file or a pipe.
+const WIDEST: u16 = 200;
 
 /// Aligns all columns but the first `names`.
 pub fn right_aligned(table: &mut Table, names: usize) {
@@ -367,6 +390,33 @@ mod tests {
         let csv = report().csv();
         assert!(csv.starts_with("op,bytes,ranks,variant,median_us,p10_us,p90_us,verified\n"));
         assert!(csv.contains("bcast,65536,2,libcopy,10.000,5.000,20.000,yes\n"));
+    }
+
+    #[test]
+    fn files_are_looked_at_and_left_as_they_are() {
+        let place = std::env::temp_dir().join(format!("libcopy-report-{}", std::process::id()));
+        let said = |name: &str| {
+            let checked = check_file("--csv", &place.join(name));
+            checked
+                .map_err(|error| format!("{error:#}"))
+                .err()
+                .unwrap_or_default()
+        };
+        assert!(said("a.csv").contains("mkdir -p"), "{}", said("a.csv"));
+        assert!(!place.exists());
+        fs::create_dir(&place).unwrap();
+        assert_eq!(said("a.csv"), "");
+        assert_eq!(fs::read_dir(&place).unwrap().count(), 0);
+        fs::write(place.join("a.csv"), "kept").unwrap();
+        assert_eq!(said("a.csv"), "");
+        assert_eq!(fs::read(place.join("a.csv")).unwrap(), b"kept");
+        fs::create_dir(place.join("b.csv")).unwrap();
+        assert!(
+            said("b.csv").contains("cannot be written"),
+            "{}",
+            said("b.csv")
+        );
+        fs::remove_dir_all(&place).unwrap();
     }
 
     #[test]

@@ -48,23 +48,23 @@ impl Policy {
             set(&config::SHM_RING, &mut policy.bcast_ring)?;
             policy.bcast_ring_oversubscribed = policy.bcast_ring;
         }
-        if let Some(spin) = config::SPIN.parse("a number of microseconds")? {
+        if let Some(spin) = config::SPIN.parse()? {
             policy.spin_us = Some(spin);
         }
-        if let Some(choice) = config::ASYNC.parse("off, auto, engine, cpu or both")? {
+        if let Some(choice) = config::ASYNC.parse()? {
             policy.asynchronous = choice;
         }
         set(&config::OFFLOAD_MIN, &mut policy.offload_min)?;
-        if let Some(ranks) = config::OFFLOAD_RANKS.parse("a number of ranks")? {
+        if let Some(ranks) = config::OFFLOAD_RANKS.parse()? {
             policy.offload_ranks = ranks;
         }
-        if let Some(pages) = config::OFFLOAD_PAGES.parse("a number of pages")? {
+        if let Some(pages) = config::OFFLOAD_PAGES.parse()? {
             policy.offload_pages = pages;
         }
-        if let Some(verify) = config::OFFLOAD_VERIFY.parse("0 or 1")? {
+        if let Some(verify) = config::OFFLOAD_VERIFY.parse()? {
             policy.offload_verify = verify;
         }
-        if let Some(kind) = config::TRANSPORT.parse("kmod, cma or shm")? {
+        if let Some(kind) = config::TRANSPORT.parse()? {
             policy.transport = Some(kind);
         }
         policy.checked()

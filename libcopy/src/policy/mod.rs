@@ -25,6 +25,7 @@ pub(crate) use bands::MAX_BANDS;
 pub use bands::{Band, Bands};
 pub use executor::{Async, Executor};
 pub use oversubscription::Oversubscription;
+pub(crate) use profile::try_directory;
 pub use profile::{Profile, RdmaProfile};
 pub use thresholds::{Path, Policy};
 pub(crate) use words::POLICY_WORDS;

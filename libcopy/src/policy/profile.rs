@@ -118,6 +118,28 @@ impl Profile {
         }))
     }
 
+    /// The machines that the file has profiles of.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Profile`] if the file is there and cannot be read.
+    pub fn machines() -> Result<Vec<String>> {
+        let machines = open()?.map(|file| file.machines.into_keys().collect());
+        Ok(machines.unwrap_or_default())
+    }
+
+    /// Whether [`Profile::save`] and [`RdmaProfile::save`] could write now, tried with a file
+    /// beside theirs: to be asked before what is to be saved is measured.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Profile::save`].
+    pub fn check_place() -> Result<()> {
+        let (path, _) = place()?;
+        let directory = path.parent().unwrap_or(Path::new("."));
+        try_directory(directory).map_err(|error| wrong(&path, error.to_string()))
+    }
+
     /// The thresholds of this machine's profile, if there is one, read once per process and path.
     pub(crate) fn current() -> Result<Option<Policy>> {
         let path = Self::path();
@@ -160,17 +182,38 @@ fn open() -> Result<Option<ProfileFile>> {
     read(&path).map(Some)
 }
 
-/// Writes the file anew with a change; returns its path.
-fn change(change: impl FnOnce(&mut ProfileFile)) -> Result<PathBuf> {
+/// Whether files can be made in a directory, which is made itself if it is not there.
+pub(crate) fn try_directory(directory: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(directory)?;
+    let trial = directory.join(format!(".libcopy-{}", std::process::id()));
+    // With a byte: a full file system still makes empty files.
+    let written = without_signal(|| fs::write(&trial, "\n"));
+    let _ = fs::remove_file(&trial);
+    written
+}
+
+/// An error about a file of profiles.
+fn wrong(path: &Path, why: String) -> Error {
+    Error::Profile {
+        path: path.display().to_string(),
+        why,
+    }
+}
+
+/// Where the file is or is to be, and what it has.
+fn place() -> Result<(PathBuf, ProfileFile)> {
     let path = Profile::path().ok_or_else(|| Error::Profile {
         path: config::PROFILE.or_default(),
         why: "no place to write to: set HOME, XDG_CONFIG_HOME or LIBCOPY_PROFILE".to_owned(),
     })?;
-    let wrong = |why: String| Error::Profile {
-        path: path.display().to_string(),
-        why,
-    };
-    let mut file = read(&path)?;
+    let file = read(&path)?;
+    Ok((path, file))
+}
+
+/// Writes the file anew with a change; returns its path.
+fn change(change: impl FnOnce(&mut ProfileFile)) -> Result<PathBuf> {
+    let (path, mut file) = place()?;
+    let wrong = |why| wrong(&path, why);
     change(&mut file);
     let text = toml::to_string(&file).map_err(|e| wrong(e.to_string()))?;
     let text = format!("# Written by `libcopy tune`; may be edited or deleted.\n{text}");
@@ -187,10 +230,7 @@ fn change(change: impl FnOnce(&mut ProfileFile)) -> Result<PathBuf> {
 }
 
 fn read(path: &Path) -> Result<ProfileFile> {
-    let wrong = |why: String| Error::Profile {
-        path: path.display().to_string(),
-        why,
-    };
+    let wrong = |why| wrong(path, why);
     let again = |why: String| wrong(format!("{why}; run `libcopy tune` again, or delete it"));
     match fs::read_to_string(path) {
         Ok(text) => toml::from_str(&text).map_err(|e| again(e.to_string())),

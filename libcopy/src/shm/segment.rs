@@ -569,6 +569,11 @@ impl Segment {
         }
     }
 
+    /// Its bytes, and the name that the file had while ranks joined, if it had one.
+    pub(crate) fn memory(&self) -> (usize, Option<&Path>) {
+        (self.plan.total, self.place.path.as_deref())
+    }
+
     /// Entry `index` of the table that starts at byte `table`.
     fn entry<T>(&self, table: usize, index: usize) -> &T {
         // SAFETY: callers pass places of the plan with the type that is there, made of atomics

@@ -114,7 +114,7 @@ impl Team {
         if rank >= size {
             return Err(Error::argument("rank", rank, ..size));
         }
-        let seconds: f64 = config::JOIN_TIMEOUT.parse("seconds")?.unwrap_or(30.0);
+        let seconds: f64 = config::JOIN_TIMEOUT.parse()?.unwrap_or(30.0);
         let started = Instant::now();
         let patience = Duration::try_from_secs_f64(seconds.clamp(0.0, 1e6));
         let deadline = started + patience.unwrap_or(Duration::from_secs(30));
@@ -176,6 +176,12 @@ impl Team {
         Ok(blueprint(&policy, size).bytes(size))
     }
 
+    /// The memory that the ranks share: its bytes, and on rank 0 the name that its file had while
+    /// the others joined; `None` where the directory had no room for it (`LIBCOPY_SHM_DIR`).
+    pub fn shared_memory(&self) -> (usize, Option<&std::path::Path>) {
+        self.segment.memory()
+    }
+
     /// Joins the team that `LIBCOPY_KEY`, `LIBCOPY_RANK` and `LIBCOPY_SIZE` name; without them,
     /// a team of one.
     ///
@@ -183,11 +189,11 @@ impl Team {
     ///
     /// As for [`Team::join`], and [`Error::Environment`] if a variable is missing or unusable.
     pub fn from_env() -> Result<Self> {
-        let Some(key) = config::KEY.parse::<TeamKey>("32 hexadecimal digits")? else {
+        let Some(key) = config::KEY.parse::<TeamKey>()? else {
             return Self::join(&TeamKey::random()?, 0, 1);
         };
         let number = |setting: &config::Setting| {
-            setting.parse("a number")?.ok_or(Error::Environment {
+            setting.parse()?.ok_or(Error::Environment {
                 name: setting.name,
                 value: String::new(),
                 expected: "a number, as LIBCOPY_KEY is set",

@@ -118,7 +118,7 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-datatype",
         root: "libcopy/datatype/src/lib.rs",
         order: "
-            room
+            room nearest
             < error offsets comparison
             < kernel/caches kernel/loop_nest kernel/prefetch kernel/profile kernel/pattern kernel/instructions
             < kernel/far
@@ -266,9 +266,11 @@ pub const TABLE: &[Layers] = &[
             < cli/commit
             < cli/mpi/program cli/mpi/report
             < cli/mpi/launcher
-            < cli/mpi/library
-            < cli/mpi/run
-            < cli/datatype cli/gpu cli/info cli/mpi cli/rdma cli/run
+            < cli/mpi/library cli/mpi/prepare
+            < cli/ranks
+            < cli/mpi/run cli/doctor/finding
+            < cli/doctor/machine cli/doctor/mpi
+            < cli/datatype cli/doctor cli/gpu cli/info cli/mpi cli/rdma cli/run
             < cli/tune
             < cli",
     },

@@ -19,7 +19,7 @@ fn render() -> String {
         "<!-- Generated from libcopy/src/config.rs by `cargo run -p libcopy-tests --bin configuration-doc > \
          docs/configuration.md`. -->\n\n\
          # Environment variables\n\n\
-         `libcopy info` shows the values in force. An empty variable counts as one that is not set. Sizes are \
+         `libcopy info --all` shows the values in force, and ends with status 1 if one cannot be used. An empty variable counts as one that is not set. Sizes are \
          numbers of bytes, with K, M or G for powers of 1024. A variable that begins with `LIBCOPY_` and is not \
          listed here has no effect; rank 0 says so on standard error, once, with the nearest name.\n",
     );

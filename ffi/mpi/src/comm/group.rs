@@ -124,8 +124,7 @@ fn join(key: &TeamKey, rank: usize, size: usize, alone: bool) -> libcopy::Result
 fn ranks_of_a_node() -> Option<usize> {
     static RANKS: OnceLock<Option<usize>> = OnceLock::new();
     *RANKS.get_or_init(|| {
-        let ranks: Option<NonZeroUsize> =
-            abi::asked(config::MPI_NODE_RANKS.parse("a number of ranks"));
+        let ranks: Option<NonZeroUsize> = abi::asked(config::MPI_NODE_RANKS.parse());
         ranks.map(NonZeroUsize::get)
     })
 }

@@ -15,7 +15,7 @@ use libcopy::config;
 use libcopy::datatype::{Class, Named};
 
 use crate::decide::prior::Order;
-use crate::library::abi::{Abi, Word, complain};
+use crate::library::abi::{self, Abi, Word};
 use crate::types::datatype;
 
 impl Order {
@@ -42,15 +42,7 @@ impl Order {
 /// Whether the user does not mind.
 fn is_any() -> bool {
     static ANY: OnceLock<bool> = OnceLock::new();
-    *ANY.get_or_init(|| match config::REDUCTIONS.or_default().trim() {
-        "any" => true,
-        "fixed" => false,
-        other => {
-            let name = config::REDUCTIONS.name;
-            complain(&format!("{name} is {other}, not fixed or any; it is fixed"));
-            false
-        }
-    })
+    *ANY.get_or_init(|| abi::asked_word(&config::REDUCTIONS) == Some("any"))
 }
 
 /// What elements of a datatype are to the predefined operations.

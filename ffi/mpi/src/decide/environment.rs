@@ -9,7 +9,6 @@ use libcopy::config;
 use libcopy::p2p::Protocol;
 
 use crate::library::abi;
-use crate::library::abi::complain;
 
 /// From how many bytes on everything is intercepted, whether it is faster or not: for tests.
 pub fn least() -> Option<u64> {
@@ -36,18 +35,11 @@ pub fn are_asked() -> bool {
 /// What `LIBCOPY_MPI_PROTOCOL` asks for, to compare.
 pub fn asked() -> Protocol {
     static PROTOCOL: OnceLock<Protocol> = OnceLock::new();
-    *PROTOCOL.get_or_init(|| match config::MPI_PROTOCOL.or_default().as_str() {
-        "best" => Protocol::Best,
-        "pipelined" => Protocol::Pipelined,
-        "get" => Protocol::Get,
-        "mapped" => Protocol::Mapped,
-        other => {
-            complain(&format!(
-                "{} is {other:?}, not best, pipelined, get or mapped",
-                config::MPI_PROTOCOL.name
-            ));
-            Protocol::Best
-        }
+    *PROTOCOL.get_or_init(|| match abi::asked_word(&config::MPI_PROTOCOL) {
+        Some("pipelined") => Protocol::Pipelined,
+        Some("get") => Protocol::Get,
+        Some("mapped") => Protocol::Mapped,
+        _ => Protocol::Best,
     })
 }
 

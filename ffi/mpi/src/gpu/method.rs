@@ -10,41 +10,27 @@ use libcopy::config;
 pub use libcopy_gpu::Method;
 use libcopy_gpu::{Ask, Driver, Origin, Pointer, Profile};
 
-use crate::library::abi::{complain, function};
+use crate::library::abi::{self, complain, function};
 
 /// What `LIBCOPY_GPU_METHOD` asks for.
 fn asked() -> Option<Method> {
     static ASKED: OnceLock<Option<Method>> = OnceLock::new();
-    *ASKED.get_or_init(|| match config::GPU_METHOD.or_default().as_str() {
-        "auto" => None,
+    *ASKED.get_or_init(|| match abi::asked_word(&config::GPU_METHOD)? {
         "one-shot" => Some(Method::OneShot),
         "staged" => Some(Method::Staged),
         "device" => Some(Method::Device),
         "peer" => Some(Method::Peer),
-        other => {
-            complain(&format!(
-                "{} is {other:?}, not auto, one-shot, staged, device or peer",
-                config::GPU_METHOD.name
-            ));
-            None
-        }
+        _ => None,
     })
 }
 
 /// Whether the MPI library takes device memory: `LIBCOPY_GPU_AWARE`, or what it says itself.
 pub fn is_aware() -> bool {
     static AWARE: OnceLock<bool> = OnceLock::new();
-    *AWARE.get_or_init(|| match config::GPU_AWARE.or_default().as_str() {
-        "yes" => true,
-        "no" => false,
-        "ask" => says_so(),
-        other => {
-            complain(&format!(
-                "{} is {other:?}, not yes, no or ask",
-                config::GPU_AWARE.name
-            ));
-            says_so()
-        }
+    *AWARE.get_or_init(|| match abi::asked_word(&config::GPU_AWARE) {
+        Some("yes") => true,
+        Some("no") => false,
+        _ => says_so(),
     })
 }
 

@@ -17,6 +17,7 @@ use std::sync::{Mutex, OnceLock};
 
 use crate::library::loaded::{File, Generation};
 use crate::library::{loaded, tools};
+use libcopy::config::Setting;
 use libcopy::lock::lock;
 
 /// A handle as it comes in a register; only the low half is defined if handles are `int`s.
@@ -628,6 +629,12 @@ fn known(place: &AtomicUsize) -> usize {
         address if address > NOWHERE => address,
         _ => 0,
     }
+}
+
+/// The word of a variable of the process's environment, or its default; none, and a word about it,
+/// for a value that is none of its words.
+pub fn asked_word(setting: &Setting) -> Option<&'static str> {
+    asked(setting.word())
 }
 
 /// What a variable of the process's environment asks for; a word about one that cannot be used.

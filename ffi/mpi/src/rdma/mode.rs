@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use libcopy::config;
 
-use crate::library::abi::complain;
+use crate::library::abi;
 
 /// Which messages between machines go over RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,16 +22,9 @@ pub enum Mode {
 /// What `LIBCOPY_RDMA` says.
 pub fn mode() -> Mode {
     static MODE: OnceLock<Mode> = OnceLock::new();
-    *MODE.get_or_init(|| match config::RDMA.or_default().as_str() {
-        "off" | "0" => Mode::Off,
-        "commit" => Mode::Commit,
-        "all" => Mode::All,
-        other => {
-            complain(&format!(
-                "{} is {other:?}, not commit, all or off; it is taken for off",
-                config::RDMA.name
-            ));
-            Mode::Off
-        }
+    *MODE.get_or_init(|| match abi::asked_word(&config::RDMA) {
+        Some("commit") => Mode::Commit,
+        Some("all") => Mode::All,
+        _ => Mode::Off,
     })
 }

@@ -426,6 +426,21 @@ fn compare(
         }
     }
 
+    let measured = |op: &Op| {
+        cells
+            .iter()
+            .filter(|(other, _)| *other == Some(*op))
+            .count()
+    };
+    let most = common.ops.iter().map(measured).max().unwrap_or(0);
+    ensure!(
+        most > 0,
+        "nothing is left to measure, as this machine has {} MiB of memory available; see --sizes\n{}",
+        machine::available_memory() >> 20,
+        notes[peers.len()..].join("\n")
+    );
+    common.output.check(Some(most))?;
+
     // All our transports have the same barrier.
     let mut barriers: Vec<Entry> = vec![Entry {
         variant: "libcopy".into(),

@@ -102,6 +102,7 @@ pub fn run(args: &DeviceArgs) -> Result<()> {
         round_number: 1,
     };
 
+    args.output.check(None)?;
     run.ioctls()?;
     for kind in kinds {
         for bytes in &sizes {

@@ -135,6 +135,7 @@ pub fn run(args: &TypesArgs) -> Result<()> {
         }
         return Ok(());
     }
+    args.output.check(None)?;
     let directory = tempfile::Builder::new()
         .prefix("libcopy-bench.")
         .tempdir()

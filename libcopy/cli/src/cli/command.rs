@@ -2,7 +2,7 @@
 
 //! The command line: what the words mean and which code they lead to.
 
-use super::{datatype, gpu, info, mpi, rdma, run, tune};
+use super::{datatype, doctor, gpu, info, mpi, ranks, rdma, run, tune};
 use crate::bench;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
@@ -19,6 +19,8 @@ struct Cli {
 enum Command {
     /// Show the device, the transports and why, the machine, the options and the policy
     Info(info::InfoArgs),
+    /// Try what programs need on this machine, and say what mends what is missing
+    Doctor(doctor::DoctorArgs),
     /// Start a program as the ranks of a team
     Run(run::RunArgs),
     /// Measure this machine and store a profile that the policy uses
@@ -85,14 +87,21 @@ pub fn main() -> ExitCode {
         eprintln!("{where_to}");
         return ExitCode::from(2);
     }
+    if words.first().is_some_and(|word| word == ranks::COMMAND) {
+        // For the tool itself: neither `--help` nor completions name it.
+        let args = ranks::RankArgs::parse_from(std::env::args_os().skip(1));
+        let served = ranks::serve(&args).map(|()| ExitCode::SUCCESS);
+        return libcopy_measure::ended("libcopy", served);
+    }
     let result = match Cli::parse().command {
-        Command::Info(args) => info::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Info(args) => info::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Tune(args) => tune::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Type { command } => datatype::run(&command).map(|()| ExitCode::SUCCESS),
         Command::Gpu { command } => gpu::run(&command),
         Command::Mpi { command } => mpi::run(&command),
-        Command::Rdma { command } => rdma::run(&command).map(|()| ExitCode::SUCCESS),
+        Command::Rdma { command } => rdma::run(&command),
         Command::Bench { bench } => bench::run(&bench).map(|()| ExitCode::SUCCESS),
     };
     libcopy_measure::ended("libcopy", result)

@@ -8,6 +8,7 @@
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use libcopy::datatype::{Datatype, Named, Order};
+use libcopy_measure::report::check_file;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -404,6 +405,9 @@ fn structs(n: usize) -> impl Iterator<Item = Case> {
 pub fn run(args: &CommitArgs, expression: Option<&str>, time: f64, json: bool) -> Result<()> {
     if !(3..=100_000_000).contains(&args.entries) {
         bail!("--entries {}: between 3 and 100000000", args.entries);
+    }
+    if let Some(path) = &args.csv {
+        check_file("--csv", path)?;
     }
     let cases = match expression {
         Some(text) => {

@@ -319,7 +319,7 @@ fn as_text(datatype: &Datatype, layout: &Layout, commit: Duration, args: &Descri
     let _ = writeln!(text, "\ntree");
     for (depth, times, part) in tree(datatype) {
         let times = if times > 1 {
-            format!("{times} × ")
+            format!("{times} x ")
         } else {
             String::new()
         };

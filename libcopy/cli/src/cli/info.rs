@@ -2,22 +2,32 @@
 
 //! `libcopy info`: everything a question about this machine begins with.
 
+use super::ranks::{self, RANKS, Ranks, ranges};
 use anyhow::Result;
 use clap::Args;
-use libcopy::config::{self, SETTINGS};
+use libcopy::config::{self, ForWhom, SETTINGS, Setting};
 use libcopy::device::{Device, Engine, EngineKind};
 use libcopy::policy::Policy;
 use libcopy::topology::Topology;
 use libcopy::transport::probe_machine;
 use libcopy::tune::Profile;
 use libcopy::uapi;
+use libcopy_measure::report::plain_table;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use serde_json::{Value, json};
 use std::io::Write;
+use std::process::ExitCode;
 
 /// Arguments of `libcopy info`.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Two ranks of this tool make the memory that ranks share. Ends with status 1 where a program would refuse:
+no shared memory, a variable or a profile that cannot be used. `libcopy doctor` says what mends what.")]
 pub struct InfoArgs {
+    /// Show all variables, those for measuring and testing and those that tools set, too
+    #[arg(long)]
+    all: bool,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -44,17 +54,43 @@ fn feature_names(bits: u64) -> Vec<String> {
 }
 
 /// Runs `libcopy info`.
-pub fn run(args: &InfoArgs) -> Result<()> {
+///
+/// # Errors
+///
+/// Ranks cannot be started, or the output cannot be written.
+pub fn run(args: &InfoArgs) -> Result<ExitCode> {
+    let ranks = ranks::start(&[])?;
+    let refused = refused(&ranks);
     let mut out = std::io::stdout().lock();
     if args.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&as_json())?)?;
+        let all = as_json(&ranks, &refused);
+        writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?;
     } else {
-        print(&mut out)?;
+        print(&mut out, args, &ranks)?;
     }
-    Ok(())
+    for what in &refused {
+        eprintln!("libcopy info: a program would refuse: {what}");
+    }
+    let is_fine = refused.is_empty();
+    Ok(if is_fine {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
-fn print(out: &mut impl Write) -> Result<()> {
+/// Why a program would refuse.
+fn refused(ranks: &Ranks) -> Vec<String> {
+    let mut all = ranks::refused();
+    all.extend(Profile::machines().err().map(|error| error.report()));
+    all.extend(ranks.refused_transport());
+    if ranks.team().is_none() {
+        all.push(format!("two ranks form no team: {}", ranks.why()));
+    }
+    all
+}
+
+fn print(out: &mut impl Write, args: &InfoArgs, ranks: &Ranks) -> Result<()> {
     writeln!(
         out,
         "libcopy {}, ABI {}",
@@ -115,6 +151,25 @@ fn print(out: &mut impl Write) -> Result<()> {
         )?;
     }
 
+    writeln!(out, "\nShared memory")?;
+    match ranks.team() {
+        None => writeln!(out, "  not usable: {}", ranks.why())?,
+        Some(team) => {
+            let place = match &team.file {
+                Some(file) => format!("in {}", file.parent().unwrap_or(file).display()),
+                None => format!(
+                    "without a name: no room in {}",
+                    config::SHM_DIR.or_default()
+                ),
+            };
+            writeln!(
+                out,
+                "  {} KiB of {RANKS} ranks, made and used, {place}",
+                team.shared >> 10
+            )?;
+        }
+    }
+
     let topology = Topology::read();
     writeln!(out, "\nMachine")?;
     writeln!(out, "  {}, Linux {}", topology.model, topology.kernel)?;
@@ -132,9 +187,11 @@ fn print(out: &mut impl Write) -> Result<()> {
     writeln!(out, "\nPolicy")?;
     match Policy::load() {
         Ok(policy) => {
+            let mut table = plain_table();
             for line in policy.table().lines() {
-                writeln!(out, "  {line}")?;
+                table.add_row([format!(" {line}")]);
             }
+            writeln!(out, "{}", table.trim_fmt())?;
         }
         Err(e) => writeln!(out, "  {}", e.report())?,
     }
@@ -149,14 +206,23 @@ fn print(out: &mut impl Write) -> Result<()> {
     }
 
     writeln!(out, "\nOptions (environment variables)")?;
-    for setting in SETTINGS {
-        let value = match setting.value() {
-            Some(value) => value,
-            None if setting.default.is_empty() => "(unset)".to_owned(),
-            None => format!("{} (default)", setting.default),
-        };
-        writeln!(out, "  {:<24} {value}", setting.name)?;
-        writeln!(out, "  {:<24}   {}", "", setting.help)?;
+    let is_shown = |setting: &&Setting| {
+        args.all || setting.for_whom == ForWhom::Users || setting.value_os().is_some()
+    };
+    let (shown, others): (Vec<&Setting>, Vec<&Setting>) =
+        SETTINGS.iter().copied().partition(is_shown);
+    let mut table = plain_table();
+    for setting in shown {
+        table.add_row(vec![format!(" {}", setting.name), value_of(setting)]);
+        table.add_row(vec![String::new(), setting.help.to_owned()]);
+    }
+    writeln!(out, "{}", table.trim_fmt())?;
+    if !others.is_empty() {
+        let count = others.len();
+        writeln!(
+            out,
+            "  and {count} more, for few: --all shows them, or docs/configuration.md"
+        )?;
     }
     for (name, nearest) in config::unknown() {
         let hint = nearest.map_or(String::new(), |nearest| {
@@ -168,6 +234,16 @@ fn print(out: &mut impl Write) -> Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// The value of a variable, as people read it.
+fn value_of(setting: &Setting) -> String {
+    match (setting.value(), setting.check()) {
+        (_, Err(error)) => error.report(),
+        (Some(value), _) => value,
+        (None, _) if setting.default.is_empty() => "(unset)".to_owned(),
+        (None, _) => format!("{} (default)", setting.default),
+    }
 }
 
 /// One line about an engine.
@@ -191,7 +267,7 @@ fn describe(engine: &Engine) -> String {
     )
 }
 
-fn as_json() -> Value {
+fn as_json(ranks: &Ranks, refused: &[String]) -> Value {
     let device = match Device::open().and_then(|d| Ok((d.info()?, d.engines()?))) {
         Ok((info, engines)) => json!({
             "usable": true,
@@ -228,11 +304,16 @@ fn as_json() -> Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "abi_version": uapi::ABI_VERSION,
+        "refused": refused,
         "device": device,
         "memlock_limit": memlock_limit(),
         "transports": probe_machine().iter().map(|r| json!({
             "name": r.kind.name(), "usable": r.usable, "why": r.why,
         })).collect::<Vec<_>>(),
+        "shared_memory": ranks.team().map_or_else(
+            || json!({ "usable": false, "why": ranks.why() }),
+            |team| json!({ "usable": true, "ranks": RANKS, "bytes": team.shared, "file": team.file }),
+        ),
         "machine": {
             "processor": topology.model,
             "kernel": topology.kernel,
@@ -251,6 +332,8 @@ fn as_json() -> Value {
         "profile": Profile::path(),
         "options": SETTINGS.iter().map(|s| json!({
             "name": s.name, "default": s.default, "value": s.value(), "help": s.help,
+            "for_users": s.for_whom == ForWhom::Users,
+            "error": s.check().err().map(|error| error.report()),
         })).collect::<Vec<_>>(),
         "unknown_options": config::unknown().iter().map(|(name, nearest)| json!({
             "name": name, "nearest": nearest,
@@ -264,37 +347,9 @@ fn memlock_limit() -> Option<u64> {
     (soft != RLIM_INFINITY).then_some(soft)
 }
 
-/// `0-3,8`
-fn ranges(cpus: &[usize]) -> String {
-    let mut parts: Vec<(usize, usize)> = Vec::new();
-    for cpu in cpus {
-        match parts.last_mut() {
-            Some((_, last)) if *last + 1 == *cpu => *last = *cpu,
-            _ => parts.push((*cpu, *cpu)),
-        }
-    }
-    let parts: Vec<String> = parts
-        .iter()
-        .map(|(a, b)| {
-            if a == b {
-                a.to_string()
-            } else {
-                format!("{a}-{b}")
-            }
-        })
-        .collect();
-    parts.join(",")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn cores_are_told_as_ranges() {
-        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
-        assert_eq!(ranges(&[]), "");
-    }
 
     #[test]
     fn unknown_features_are_shown() {

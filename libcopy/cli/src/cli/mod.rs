@@ -5,9 +5,11 @@
 mod command;
 mod commit;
 mod datatype;
+mod doctor;
 mod gpu;
 mod info;
 mod mpi;
+mod ranks;
 mod rdma;
 mod run;
 mod tune;

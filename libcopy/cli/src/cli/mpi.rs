@@ -3,9 +3,10 @@
 //! `libcopy mpi`: MPI programs with `libcopy_mpi.so`.
 
 mod compare;
-mod launcher;
-mod library;
-mod program;
+pub(super) mod launcher;
+pub(super) mod library;
+pub(super) mod prepare;
+pub(super) mod program;
 mod report;
 mod run;
 

@@ -3,13 +3,14 @@
 //! `libcopy rdma`: the RDMA devices of this machine, and how typed messages would go through them.
 
 use std::io::Write;
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
-use comfy_table::{Table, presets};
 use libcopy::policy::RdmaProfile;
 use libcopy::topology::Topology;
+use libcopy_measure::report::plain_table;
 use libcopy_rdma::verbs::{Device, device_names};
 use libcopy_rdma::workloads::applications;
 use libcopy_rdma::{Abilities, Choice, CutRule, Limits, Shape, Thresholds};
@@ -24,6 +25,7 @@ pub enum Rdma {
 
 /// Arguments of `libcopy rdma probe`.
 #[derive(Args, Debug)]
+#[command(after_help = "Ends with status 1 where there is no RDMA device.")]
 pub struct ProbeArgs {
     /// Print JSON
     #[arg(long)]
@@ -31,7 +33,7 @@ pub struct ProbeArgs {
 }
 
 /// Runs `libcopy rdma`.
-pub fn run(command: &Rdma) -> Result<()> {
+pub fn run(command: &Rdma) -> Result<ExitCode> {
     match command {
         Rdma::Probe(args) => probe(args),
     }
@@ -77,7 +79,7 @@ pub fn measured_on(profile: &RdmaProfile) -> String {
     format!("measured on {}{label}", profile.devices)
 }
 
-fn probe(args: &ProbeArgs) -> Result<()> {
+fn probe(args: &ProbeArgs) -> Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     let (thresholds, origin) = thresholds()?;
     let found = device_names().map_err(|error| error.to_string());
@@ -92,18 +94,21 @@ fn probe(args: &ProbeArgs) -> Result<()> {
         .collect();
     if args.json {
         let all: Vec<Value> = devices.iter().map(device_json).collect();
+        let why = why_none(&found, devices.len());
+        let code = why
+            .as_ref()
+            .map_or(ExitCode::SUCCESS, |_| ExitCode::FAILURE);
         let all = json!({
             "devices": all,
-            "why_none": why_none(&found, devices.len()),
+            "why_none": why,
             "thresholds": thresholds.to_string().lines().collect::<Vec<_>>(),
             "thresholds_are": origin,
         });
         writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?;
-        return Ok(());
+        return Ok(code);
     }
     if let Some(why) = why_none(&found, devices.len()) {
-        writeln!(out, "no RDMA device: {why}")?;
-        return Ok(());
+        bail!("no RDMA device: {why}");
     }
     writeln!(out, "thresholds ({origin})")?;
     for line in thresholds.to_string().lines() {
@@ -115,7 +120,7 @@ fn probe(args: &ProbeArgs) -> Result<()> {
             Err(why) => writeln!(out, "{name}: not usable: {why}")?,
         }
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// What a machine without devices is told.
@@ -188,8 +193,7 @@ fn print(out: &mut impl Write, name: &str, found: &Found) -> Result<()> {
     writeln!(out, "  memory keys (umr)   {}", said(found.abilities.umr))?;
     writeln!(out, "  lists (sge)         {}", said(found.abilities.sge))?;
     writeln!(out, "  one work request    {} bytes", found.max_message)?;
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
+    let mut table = plain_table();
     table.set_header(["layout", "pieces", "shortest", "method", "work requests"]);
     for (name, shape, choice) in found.choices() {
         table.add_row([

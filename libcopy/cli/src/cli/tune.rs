@@ -5,12 +5,13 @@
 use super::rdma;
 use anyhow::{Context, Result};
 use clap::Args;
-use comfy_table::{Table, presets};
+use comfy_table::Table;
 use libcopy::calibration;
 use libcopy::policy::RdmaProfile;
 use libcopy::topology::Topology;
 use libcopy::tune::{self, Profile};
 use libcopy_measure::progress;
+use libcopy_measure::report::plain_table;
 use libcopy_rdma::Method;
 use libcopy_rdma::tune::{BLOCKS, COUNTS, STEPS, Tuning, in_software, over_devices};
 
@@ -46,6 +47,10 @@ pub struct TuneArgs {
 pub fn run(args: &TuneArgs) -> Result<()> {
     if args.rdma {
         return run_rdma(args);
+    }
+    if !args.dry_run {
+        calibration::check_place().context("cannot keep the kernels' table")?;
+        Profile::check_place()?;
     }
     let bar = progress::bar(1000);
     let profile = tune::measure(&mut |fraction, what| {
@@ -94,6 +99,10 @@ fn run_rdma(args: &TuneArgs) -> Result<()> {
     } else {
         Some(rdma::tune_devices(&args.devices)?)
     };
+    let is_stored = devices.is_some() && !args.dry_run;
+    if is_stored {
+        Profile::check_place()?;
+    }
     let bar = progress::bar(STEPS as u64);
     let mut done = |count, block| {
         bar.set_message(format!("{count} x {block} bytes"));
@@ -121,7 +130,6 @@ fn run_rdma(args: &TuneArgs) -> Result<()> {
         is_emulated,
         thresholds: tuning.thresholds.to_string(),
     };
-    let is_stored = devices.is_some() && !args.dry_run;
     for method in [Method::Umr, Method::Sge] {
         if let Some(table) = gains(&tuning, method) {
             println!("{method}: how many times as fast as packing, by pieces and bytes of a piece");
@@ -141,8 +149,7 @@ fn run_rdma(args: &TuneArgs) -> Result<()> {
 
 /// What was measured of a method; none if nothing was.
 fn gains(tuning: &Tuning, method: Method) -> Option<Table> {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
+    let mut table = plain_table();
     let head = BLOCKS.iter().map(u64::to_string);
     table.set_header(std::iter::once(String::new()).chain(head));
     for count in COUNTS {

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use super::super::datatype::{Datatype, Distribution, Order};
 use super::super::named::Named;
+use super::super::nearest::nearest;
 use crate::{Allowed, Error, Result};
 
 /// No list may have more entries: a range is a few characters, but its entries are memory.
@@ -58,6 +59,32 @@ struct Parser<'a> {
     text: &'a str,
     at: usize,
     open: Vec<Open<'a>>,
+}
+
+/// What makes a type of others.
+const CONSTRUCTORS: [&str; 12] = [
+    "contiguous",
+    "vector",
+    "hvector",
+    "indexed",
+    "hindexed",
+    "indexed_block",
+    "hindexed_block",
+    "struct",
+    "subarray",
+    "darray",
+    "resized",
+    "dup",
+];
+
+/// The name that begins at byte `at` is none.
+fn unknown(what: &'static str, name: &str, at: usize, nearest: Option<&'static str>) -> Error {
+    Error::UnknownName {
+        what,
+        name: name.to_owned(),
+        at: at + 1,
+        nearest,
+    }
 }
 
 fn wrong(value: impl Into<crate::Value>, allowed: impl Into<Allowed>) -> Error {
@@ -263,12 +290,15 @@ impl<'a> Parser<'a> {
             "none" => Value::Distribution(Distribution::None),
             lower => match Named::from_name(lower) {
                 Some(named) => Value::Type(Datatype::named(named)),
-                None => {
+                None if CONSTRUCTORS.contains(&lower) => {
                     return Err(wrong(
                         format!("{name:?} at character {}", at + 1),
-                        "a predefined type of MPI (int, double, byte, ...), or a constructor \
-                         with its arguments in parentheses",
+                        "followed by its arguments in parentheses",
                     ));
+                }
+                None => {
+                    let bare = lower.strip_prefix("mpi_").unwrap_or(lower);
+                    return Err(unknown("type", name, at, Named::nearest(bare)));
                 }
             },
         })
@@ -501,12 +531,9 @@ fn construct(mut arguments: Arguments) -> Result<Value> {
             let extent = a.number("the extent")?;
             a.datatype()?.resized(lower_bound, extent)?
         }
-        _ => {
-            return Err(wrong(
-                format!("{:?} at character {}", a.name, a.at + 1),
-                "one of contiguous, vector, hvector, indexed, hindexed, indexed_block, \
-                 hindexed_block, struct, subarray, darray, resized and dup",
-            ));
+        other => {
+            let nearest = nearest(other, CONSTRUCTORS.into_iter());
+            return Err(unknown("constructor", a.name, a.at, nearest));
         }
     };
     finish(arguments, Value::Type(datatype))

@@ -18,7 +18,7 @@ use libcopy_measure::machine::Machine;
 use libcopy_measure::plot::{self, Axes, Axis, Bytes};
 use libcopy_measure::progress;
 use libcopy_measure::ratio_plot;
-use libcopy_measure::report::write_file;
+use libcopy_measure::report::{check_file, write_file};
 
 /// `libcopy-lab gpu`
 #[derive(Args, Clone, Debug)]
@@ -84,6 +84,14 @@ pub fn run(args: &GpuArgs) -> Result<()> {
         {
             bail!("there is no experiment {name:?}: see libcopy-lab gpu --help");
         }
+    }
+    if let Some(path) = &args.csv {
+        check_file("--csv", path)?;
+    }
+    if let Some(path) = &args.plot {
+        let (png, svg) = plot::paths(path);
+        check_file("--plot", &png)?;
+        check_file("--plot", &svg)?;
     }
     let mut setup = Setup::new(args.device, args.quick, args.time)?;
     setup.program = args.program.clone();

@@ -102,6 +102,7 @@ pub fn run(args: &PaperArgs) -> Result<()> {
         "the module has found no engine; see `libcopy info`, load it with engine=kthread, or run this \
          with `scripts/vm run --ioat 2x8,bw=200M --numa -- ...`"
     );
+    args.output.check(None)?;
     let model = model::Model::find();
     let sizes = match &args.sizes {
         Some(sizes) => sizes.0.clone(),

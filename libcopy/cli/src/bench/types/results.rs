@@ -157,7 +157,7 @@ fn irregular_table(found: &Found, op: &str) -> String {
     last.extend(known);
     table.add_row(last);
     right_aligned(&mut table, 1);
-    format!("\n{op} · nanoseconds per block, median\n{table}\n")
+    format!("\n{op}: nanoseconds per block, median\n{table}\n")
 }
 
 /// What libcopy is compared with: a title, and the variants of which the fastest counts.
@@ -228,7 +228,7 @@ fn table(found: &Found) -> String {
         table.add_row(means);
         table.add_row(lowest);
         right_aligned(&mut table, 1);
-        let _ = writeln!(text, "\n{op} · microseconds, median\n{table}");
+        let _ = writeln!(text, "\n{op}: microseconds, median\n{table}");
     }
     let wrong: Vec<String> = found
         .rows

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 
 /// The file's name.
-const NAME: &str = "libcopy_mpi.so";
+pub const NAME: &str = "libcopy_mpi.so";
 
 /// Directories with the library, seen from the tool's own: beside it, where an installation has it,
 /// and where `scripts/build-mpi` puts it.

@@ -72,7 +72,7 @@ pub fn look(path: &Path) -> Result<Facts> {
             interpreter = Some(String::from_utf8_lossy(path).into_owned());
         }
         if let Some(entries) = segment.dynamic(endian, &*data).with_context(damaged)? {
-            facts.needed = needed(endian, segments, entries, &data);
+            facts.needed = names(elf::DT_NEEDED, endian, segments, entries, &data);
         }
     }
     match interpreter {
@@ -98,8 +98,23 @@ fn is_privileged(file: &std::fs::Metadata) -> bool {
 
 type Header = elf::FileHeader64<Endianness>;
 
-/// The names of `DT_NEEDED`.
-fn needed(
+/// The name that programs know a shared library by (`DT_SONAME`); none if it has none, or the file
+/// is no library of 64 bits.
+pub fn soname(path: &Path) -> Option<String> {
+    let file = std::fs::File::open(path).ok()?;
+    // SAFETY: As for a program.
+    let data = unsafe { memmap2::Mmap::map(&file) }.ok()?;
+    let header = elf::FileHeader64::<Endianness>::parse(&*data).ok()?;
+    let endian = header.endian().ok()?;
+    let segments = header.program_headers(endian, &*data).ok()?;
+    let mut all = segments.iter();
+    let entries = all.find_map(|segment| segment.dynamic(endian, &*data).ok().flatten())?;
+    names(elf::DT_SONAME, endian, segments, entries, &data).pop()
+}
+
+/// The names that the dynamic section has with a tag.
+fn names(
+    tag: u32,
     endian: Endianness,
     segments: &[elf::ProgramHeader64<Endianness>],
     entries: &[<Header as FileHeader>::Dyn],
@@ -110,7 +125,7 @@ fn needed(
         let entry = entries.find(|entry| entry.d_tag(endian) == u64::from(tag))?;
         Some(entry.d_val(endian))
     };
-    let names = value(elf::DT_STRTAB)
+    let texts = value(elf::DT_STRTAB)
         .zip(value(elf::DT_STRSZ))
         .and_then(|(at, len)| {
             let mut segments = segments.iter();
@@ -118,13 +133,13 @@ fn needed(
         })
         .unwrap_or_default();
     let name = |at: u64| {
-        let rest = names.get(usize::try_from(at).ok()?..)?;
+        let rest = texts.get(usize::try_from(at).ok()?..)?;
         let end = rest.iter().position(|byte| *byte == 0)?;
         Some(String::from_utf8_lossy(&rest[..end]).into_owned())
     };
     entries
         .iter()
-        .filter(|entry| entry.d_tag(endian) == u64::from(elf::DT_NEEDED))
+        .filter(|entry| entry.d_tag(endian) == u64::from(tag))
         .filter_map(|entry| name(entry.d_val(endian)))
         .collect()
 }
@@ -146,7 +161,13 @@ mod tests {
     #[test]
     fn a_program_says_what_it_is_linked_with() {
         let own = look(&std::env::current_exe().unwrap()).unwrap();
-        assert!(own.needed.iter().any(|name| name.starts_with("libc.so")));
+        let c_library = own.needed.iter().find(|name| name.starts_with("libc.so"));
+        let c_library = c_library.unwrap();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let path = maps
+            .split_whitespace()
+            .find(|word| word.ends_with(c_library));
+        assert_eq!(soname(Path::new(path.unwrap())).as_ref(), Some(c_library));
     }
 
     #[test]

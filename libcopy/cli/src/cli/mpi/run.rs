@@ -2,24 +2,15 @@
 
 //! `libcopy mpi run`: starts an MPI program whose ranks have `libcopy_mpi.so` preloaded.
 
-use super::launcher::{self, Launcher, Variable};
-use super::{library, program, report};
-use anyhow::{Context, Result, bail};
+use super::launcher::Launcher;
+use super::{prepare, program, report};
+use anyhow::{Context, Result};
 use clap::Args;
 use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
 use std::sync::atomic::{AtomicI32, Ordering};
-
-/// What MPI libraries are called whose ABI is served (docs/mpi.md).
-const SERVED: [&str; 5] = [
-    "libmpi.so.40",
-    "libmpi.so.12",
-    "libmpich.so.12",
-    "libmpi_abi.so.0",
-    "libmpi_abi.so.1",
-];
 
 /// Arguments of `libcopy mpi run`.
 #[derive(Args, Debug)]
@@ -56,7 +47,8 @@ pub(super) const REFUSED: u8 = 2;
 
 /// Runs `libcopy mpi run`.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
-    let (launcher, mut variables) = match prepared(args.library.as_deref(), &args.command) {
+    let (launcher, mut variables) = match prepare::prepared(args.library.as_deref(), &args.command)
+    {
         Ok(prepared) => prepared,
         Err(error) => {
             eprintln!("libcopy: {error:#}");
@@ -94,73 +86,6 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let signalled = status.signal().map(|signal| 128 + signal);
     let code = status.code().or(signalled).unwrap_or(1);
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
-}
-
-/// The launcher, and what its ranks need.
-///
-/// # Errors
-///
-/// The library cannot reach the ranks.
-pub(super) fn prepared(
-    library: Option<&Path>,
-    command: &[String],
-) -> Result<(Launcher, Vec<Variable>)> {
-    let library = library::find(library)?;
-    let launcher = recognised(command)?;
-    for word in launcher.named(command) {
-        check(&word)?;
-    }
-    let variables = library::variables(&library, |name| std::env::var(name).ok())?;
-    Ok((launcher, variables))
-}
-
-/// The launcher of a command.
-fn recognised(command: &[String]) -> Result<Launcher> {
-    let first = &command[0];
-    let launcher = match Launcher::of(first) {
-        Ok(launcher) => launcher,
-        Err(said) => {
-            let line = said.lines().next().unwrap_or("nothing");
-            bail!(
-                "{first} is no launcher that is known: `{first} --version` says: {line}. \
-                 Hand LD_PRELOAD to the ranks as its manual says"
-            )
-        }
-    };
-    let inner = command
-        .iter()
-        .skip(1)
-        .find(|word| launcher::is_launcher(word));
-    if let (Launcher::Program, Some(inner)) = (launcher, inner) {
-        bail!(
-            "{first} starts {inner}, whose own processes would have the library. \
-             Put `libcopy mpi run` right before {inner}"
-        );
-    }
-    Ok(launcher)
-}
-
-/// Refuses a program that nothing can be preloaded into, or whose MPI library is not served.
-fn check(word: &str) -> Result<()> {
-    let Some(path) = program::find(word) else {
-        // Whatever starts it says so.
-        return Ok(());
-    };
-    let facts = program::look(&path)?;
-    let is_mpi = |name: &&String| name.starts_with("libmpi") && name.contains(".so");
-    // Others come with these: libmpi_mpifh.so, libmpicxx.so.
-    let is_base = |name: &&String| {
-        let stem = name.split(".so").next().unwrap_or(name);
-        ["libmpi", "libmpich", "libmpi_abi"].contains(&stem)
-    };
-    let base = facts.needed.iter().filter(is_mpi).find(is_base);
-    match base {
-        Some(name) if !SERVED.contains(&name.as_str()) => bail!(
-            "{word} is linked with {name}, which is not served: libcopy_mpi.so knows {}",
-            SERVED.join(", ")
-        ),
-        _ => Ok(()),
-    }
 }
 
 /// A word as a shell reads it.
