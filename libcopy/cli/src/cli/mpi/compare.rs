@@ -2,8 +2,8 @@
 
 //! `libcopy mpi compare`: runs an MPI program plain and with `libcopy_mpi.so` in turns.
 
-use super::prepare::prepared;
-use super::run::{REFUSED, wait};
+use super::child::wait;
+use super::prepare::{REFUSED, prepared};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use libcopy_measure::interval::Interval;

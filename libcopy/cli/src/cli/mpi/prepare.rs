@@ -17,6 +17,9 @@ pub const SERVED: [&str; 5] = [
     "libmpi_abi.so.1",
 ];
 
+/// Exit status of a command that was not started, since its ranks could not have the library.
+pub const REFUSED: u8 = 2;
+
 /// The launcher, and what its ranks need.
 ///
 /// # Errors

@@ -3,14 +3,14 @@
 //! `libcopy mpi run`: starts an MPI program whose ranks have `libcopy_mpi.so` preloaded.
 
 use super::launcher::Launcher;
-use super::{prepare, program, report};
+use super::prepare::REFUSED;
+use super::{child, prepare, program, report};
 use anyhow::{Context, Result};
 use clap::Args;
 use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::process::{Command, ExitCode};
 
 /// Arguments of `libcopy mpi run`.
 #[derive(Args, Debug)]
@@ -41,9 +41,6 @@ pub struct RunArgs {
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
 }
-
-/// Exit status of a command that was not started, since its ranks could not have the library.
-pub(super) const REFUSED: u8 = 2;
 
 /// Runs `libcopy mpi run`.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
@@ -79,7 +76,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let child = command
         .spawn()
         .with_context(|| format!("starting {}", start.words[0]))?;
-    let status = wait(child)?;
+    let status = child::wait(child)?;
     if let Some(stats) = &stats {
         stats.tell(launcher, &args.command)?;
     }
@@ -95,54 +92,6 @@ fn quoted(word: &str) -> String {
         return word.to_owned();
     }
     format!("'{}'", word.replace('\'', r"'\''"))
-}
-
-/// The process that signals are passed to.
-static CHILD: AtomicI32 = AtomicI32::new(0);
-
-/// Passes a signal on.
-extern "C" fn pass_on(signal: libc::c_int) {
-    let child = CHILD.load(Ordering::Relaxed);
-    if child > 0 {
-        // SAFETY: kill(2) may be called in a handler; the child has not been waited for, so its
-        // number is nobody else's.
-        unsafe { libc::kill(child, signal) };
-    }
-}
-
-/// Waits for the command. A terminal sends its signals to the command as well, so that it is waited
-/// for; who ends this process alone ends the command.
-pub(super) fn wait(mut child: Child) -> Result<std::process::ExitStatus> {
-    CHILD.store(child.id() as libc::pid_t, Ordering::Relaxed);
-    let handlers = [
-        (libc::SIGINT, libc::SIG_IGN),
-        (libc::SIGQUIT, libc::SIG_IGN),
-        (libc::SIGTERM, pass_on as *const () as libc::sighandler_t),
-        (libc::SIGHUP, pass_on as *const () as libc::sighandler_t),
-    ];
-    for (signal, handler) in handlers {
-        // SAFETY: The handler calls nothing but kill(2).
-        unsafe { libc::signal(signal, handler) };
-    }
-    // Without reaping it yet, or the number might be another process's when a signal comes.
-    // SAFETY: `info` is a valid place.
-    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    loop {
-        // SAFETY: As above.
-        let ended = unsafe {
-            libc::waitid(
-                libc::P_PID,
-                child.id(),
-                &raw mut info,
-                libc::WEXITED | libc::WNOWAIT,
-            )
-        };
-        if ended == 0 || std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
-            break;
-        }
-    }
-    CHILD.store(0, Ordering::Relaxed);
-    child.wait().context("waiting for the command")
 }
 
 /// The file that ranks write their reports into.
