@@ -59,9 +59,9 @@ pub struct Rank {
 pub struct Time {
     /// From the start of the process to `MPI_Finalize`.
     pub elapsed_ns: u64,
-    /// In collectives and packing that libcopy did.
+    /// In collectives that libcopy did.
     pub intercepted_ns: u64,
-    /// In collectives and packing that were forwarded.
+    /// In collectives that were forwarded.
     pub forwarded_ns: u64,
     /// In functions that send, receive, probe or complete requests.
     pub messages_ns: u64,

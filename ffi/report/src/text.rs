@@ -62,10 +62,7 @@ impl Job {
         )?;
         let time = &self.time;
         let parts = [
-            (
-                "in collectives and packing that libcopy did",
-                time.intercepted_ns,
-            ),
+            ("in collectives that libcopy did", time.intercepted_ns),
             ("in those that were forwarded", time.forwarded_ns),
             ("in messages, with waiting", time.messages_ns),
             ("for libcopy to get ready", time.setup_ns),
@@ -198,16 +195,16 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[0],
-            "libcopy cost 0.1 to 0.2 s of 2.0 s: MPI_Bcast of 64 KiB"
+            "libcopy cost 0.12 to 0.18 s of 2.0 s: MPI_Bcast of 64 KiB"
         );
         assert_eq!(
             lines[1],
-            "2 reports of 2 ranks, MPICH: 2.0 s, of which 0.4 s (20 %) in MPI"
+            "2 reports of 2 ranks, MPICH: 2.0 s, of which 0.40 s (20 %) in MPI"
         );
         assert!(
             !text.contains("fresh") && !text.contains("truncated"),
             "{text}"
         );
-        assert!(text.ends_with("  0.1 to 0.2 s lost\n"), "{text}");
+        assert!(text.ends_with("  0.12 to 0.18 s lost\n"), "{text}");
     }
 }

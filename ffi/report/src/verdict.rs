@@ -191,7 +191,11 @@ fn nothing(job: &Job) -> String {
         Some((outcome, count)) => {
             let why = explanation(outcome).unwrap_or(outcome);
             let [head, rest] = split(why);
-            format!("{head}: {count} of {calls} calls {rest}")
+            let all = match calls {
+                all if all == count => format!("all {count}"),
+                _ => format!("{count} of {calls}"),
+            };
+            format!("{head}: {all} calls {rest}")
         }
         None if job.time.messages_ns > 0 => "nothing to gain: no collective was called, and no \
              message is of a kind that libcopy makes faster"
@@ -270,8 +274,8 @@ fn unit(time: f64) -> (f64, &'static str) {
 
 fn digits(number: f64) -> String {
     match number.abs() {
-        0.0..0.1 => format!("{number:.2}"),
-        0.1..10.0 => format!("{number:.1}"),
+        0.0..1.0 => format!("{number:.2}"),
+        1.0..10.0 => format!("{number:.1}"),
         _ => format!("{number:.0}"),
     }
 }
@@ -330,11 +334,11 @@ mod tests {
     fn gains_losses_and_neither_are_called_that() {
         assert_eq!(
             said(3000, 1000, 100),
-            "libcopy saved 0.6 to 1.4 s of 14 s: MPI_Bcast of 1 MiB"
+            "libcopy saved 0.65 to 1.4 s of 14 s: MPI_Bcast of 1 MiB"
         );
         assert_eq!(
             said(3000, -1000, 100),
-            "libcopy cost 0.6 to 1.4 s of 14 s: MPI_Bcast of 1 MiB"
+            "libcopy cost 0.65 to 1.4 s of 14 s: MPI_Bcast of 1 MiB"
         );
         assert_eq!(
             said(100, 10, 20),
@@ -387,6 +391,6 @@ mod tests {
     #[test]
     fn times_have_two_or_three_digits() {
         let all = [0.00004, 0.0123, 0.25, 3.54, 142.0].map(seconds);
-        assert_eq!(all, ["0.04 ms", "12 ms", "0.2 s", "3.5 s", "142 s"]);
+        assert_eq!(all, ["0.04 ms", "12 ms", "0.25 s", "3.5 s", "142 s"]);
     }
 }

@@ -344,7 +344,9 @@ impl Bench {
                 let name = format!("{} {kind}", library.mpi.name());
                 for _ in 0..verdict::REPORTS {
                     let stats = format!("--stats={}", file.display());
-                    said_by(&mut mpi(&["run", &stats, &own, "--"]))?;
+                    let mut run = mpi(&["run", &stats, &own, "--"]);
+                    run.stdout(Stdio::null()).stderr(Stdio::null());
+                    succeed(run)?;
                     let mut report = Command::new(self.release("libcopy"));
                     report.args(["mpi", "report", "--json"]).arg(&file);
                     let claim = Claim::of(&said_by(&mut report)?);

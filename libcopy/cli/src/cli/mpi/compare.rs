@@ -378,7 +378,7 @@ mod tests {
             "{saved}"
         );
         let lost = comparison(&[[1.0, 1.25]; 6]).text();
-        assert!(lost.starts_with("libcopy costs 0.2 s"), "{lost}");
+        assert!(lost.starts_with("libcopy costs 0.25 s"), "{lost}");
         let mut mixed = [[1.0, 1.25]; 6];
         mixed[3] = [1.0, 0.5];
         let mixed = comparison(&mixed).text();
