@@ -1795,7 +1795,7 @@ fn ranks_add_their_numbers_to_a_file() {
         let program = mpi.program.display().to_string();
         assert!(said.contains(&format!("programs: {program}\n")), "{said}");
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
-        assert!(said.contains(&format!("hosts: {host}")), "{said}");
+        assert!(said.contains(&format!("machines: {host}")), "{said}");
         let misspelt = ("LIBCOPY_MPI_MESAGES", "1");
         let environment = [environment[0], ("LIBCOPY_STATS", "ranks"), misspelt];
         let report = text(&mpi.run(3, &["1", "1", "1000"], &environment).stderr);

@@ -264,11 +264,11 @@ pub const TABLE: &[Layers] = &[
             < bench/command
             < bench
             < cli/commit
-            < cli/mpi/program cli/mpi/report
+            < cli/mpi/child cli/mpi/program cli/mpi/report
             < cli/mpi/launcher
             < cli/mpi/library cli/mpi/prepare
             < cli/ranks
-            < cli/mpi/run cli/doctor/finding
+            < cli/mpi/run cli/mpi/compare cli/doctor/finding
             < cli/doctor/machine cli/doctor/mpi
             < cli/datatype cli/doctor cli/gpu cli/info cli/mpi cli/rdma cli/run
             < cli/tune

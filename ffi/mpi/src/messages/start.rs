@@ -220,7 +220,11 @@ fn meet(abi: &'static Abi) {
     }
     let mut agreed = meeting.agree(own, idle);
     if !agreed.is_whole() {
-        agreed.everywhere = across(abi, size, Some(&agreed));
+        let (everywhere, report) = across(abi, size, Some(&agreed));
+        agreed.everywhere = everywhere;
+        if everywhere && !report {
+            agreed.features &= !feature::REPORT;
+        }
     }
     let agreed = bootstrap::open(agreed);
     progress::library(abi);
@@ -348,21 +352,29 @@ fn prepare(
 
 /// Whether the ranks of all machines have agreed, each on its own. Only where the user says that
 /// all of them have this library (`LIBCOPY_MPI_EVERYWHERE=1`): then all of them come here, whatever
-/// they have decided.
-fn across(abi: &Abi, size: usize, agreed: Option<&bootstrap::World>) -> bool {
+/// they have decided. Also, whether all of them want one report.
+fn across(abi: &Abi, size: usize, agreed: Option<&bootstrap::World>) -> (bool, bool) {
     if size < 2 || !config::MPI_EVERYWHERE.is_on(false) {
-        return false;
+        return (false, false);
     }
+    /// Beside what has to be the same everywhere: one report is wanted.
+    const REPORT: u8 = 1 << 7;
     // What they do together depends on this one, too.
-    let reports = agreed.is_some_and(|agreed| agreed.has(feature::REPORT));
-    let fine = u8::from(agreed.is_some()) | remote::wanted() << 1 | u8::from(reports) << 7;
+    let fine = u8::from(agreed.is_some()) | remote::wanted() << 1;
+    let report = agreed.is_some_and(|agreed| agreed.has(feature::REPORT));
+    let mine = fine | if report { REPORT } else { 0 };
     let mut all = vec![0u8; size];
     // SAFETY: all ranks are here, as the user says; one byte from each.
     let answer = unsafe {
-        let (from, to) = ((&raw const fine).cast(), all.as_mut_ptr().cast());
+        let (from, to) = ((&raw const mine).cast(), all.as_mut_ptr().cast());
         pmpi::allgather(from, 1, abi.byte, to, 1, abi.byte, abi.world)
     };
-    answer == 0 && agreed.is_some() && all.iter().all(|other| *other == fine)
+    let is_same = all.iter().all(|other| other & !REPORT == fine);
+    let everywhere = answer == 0 && agreed.is_some() && is_same;
+    (
+        everywhere,
+        everywhere && all.iter().all(|other| other & REPORT != 0),
+    )
 }
 
 /// In a forked child, which takes part in nothing.
