@@ -29,7 +29,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Whether what is asked for can be had of so many message sizes, and written: to be asked
+    /// Whether what is asked for can be had of `sizes` message sizes, and written: to be asked
     /// before minutes of measuring. `None` where a figure does not need several sizes.
     ///
     /// # Errors
