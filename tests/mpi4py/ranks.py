@@ -9,10 +9,6 @@ ranks, and the smallest number of such processes.
 import sys
 from array import array
 
-import mpi4py
-
-# mpi4py asks for MPI_THREAD_MULTIPLE, with which no messages are intercepted under MPICH.
-mpi4py.rc.thread_level = "funneled"
 from mpi4py import MPI
 
 LENGTH = 4 << 20

@@ -51,14 +51,18 @@ impl Job {
         let libraries: Vec<&str> = self.libraries.iter().map(String::as_str).collect();
         let (elapsed, mpi) = (self.verdict.elapsed_s, self.verdict.mpi_s);
         let share = 100.0 * mpi / elapsed.max(f64::MIN_POSITIVE);
+        let (elapsed, mpi) = (seconds(elapsed), seconds(mpi));
+        let times = if share > 100.0 {
+            format!("{elapsed}; {mpi} in MPI, by several threads")
+        } else {
+            format!("{elapsed}, of which {mpi} ({share:.0} %) in MPI")
+        };
         writeln!(
             f,
-            "{} reports of {} ranks, {}: {}, of which {} ({share:.0} %) in MPI",
+            "{} reports of {} ranks, {}: {times}",
             self.reports,
             self.ranks,
             libraries.join(", "),
-            seconds(elapsed),
-            seconds(mpi),
         )?;
         let time = &self.time;
         let parts = [

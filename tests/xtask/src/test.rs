@@ -306,6 +306,7 @@ impl Tests {
     fn pypi(&mut self) {
         let all = [
             "messages_are_the_same",
+            "threads_get_their_own",
             "programs_print_the_same",
             "nonblocking_collectives",
             "what_is_packed",

@@ -21,6 +21,7 @@ use crate::library::errors;
 pub use crate::library::errors::raise;
 use crate::library::pmpi;
 use crate::library::status::Status;
+use crate::messages::handlers::Handlers;
 use crate::messages::truncation::Failed;
 use crate::messages::{remote, truncation, view};
 use crate::types::datatype::Known;
@@ -81,6 +82,7 @@ impl Drop for Unexamined {
 #[derive(Debug)]
 pub struct Arrival {
     comm: Word,
+    handlers: Handlers,
     /// `None` if nothing could be found out: a header that arrives there is an error then.
     known: Option<Arc<Comm>>,
     /// `None` in the same way, or if it has not earned a layout.
@@ -185,6 +187,7 @@ impl Arrival {
         };
         Some(Arrival {
             comm,
+            handlers: Handlers::of(world, comm),
             known,
             datatype: kind,
             unexamined,
@@ -207,6 +210,11 @@ impl Arrival {
     /// The communicator.
     pub fn comm(&self) -> Word {
         self.comm
+    }
+
+    /// Where errors of the library's went when the receive was posted.
+    pub fn handlers(&self) -> Handlers {
+        self.handlers
     }
 
     /// What was received is there, as far as the library knows, which says so with this code. If it

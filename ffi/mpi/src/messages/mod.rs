@@ -12,6 +12,7 @@ pub mod committed;
 pub mod device;
 pub mod governed;
 pub mod handle;
+pub mod handlers;
 pub mod incoming;
 pub mod init;
 pub mod lengths;

@@ -147,13 +147,14 @@ fn start_once() {
     }
 }
 
-/// Whether several threads may call at the same time, and the library has an
-/// `MPI_Request_get_status` that is not made for that (MPICH 4.0).
+/// Whether several threads may call at the same time, and the library is an MPICH whose
+/// `MPI_Request_get_status` makes progress without the lock that its other functions take: 4.0 does
+/// (UCX ends the program: `worker->inprogress++ == 0`), 5.0 does not.
 fn has_unsafe_threads(abi: &Abi) -> bool {
     let mut provided = abi.thread_multiple;
     // SAFETY: a writable output.
     unsafe { pmpi::query_thread(&mut provided) };
-    !abi.is_open_mpi() && provided >= abi.thread_multiple
+    !abi.is_open_mpi() && provided >= abi.thread_multiple && !pmpi::is_mpi_5()
 }
 
 /// Has the ranks agree, and makes what messages need.
@@ -319,9 +320,12 @@ fn prepare(
         return Err("Fortran's functions go past this library".to_owned());
     }
     if has_unsafe_threads(abi) {
-        return Err("several threads may call (MPI_THREAD_MULTIPLE), whose requests this MPI library does \
-                    not let others ask about; a program of which one thread at a time calls MPI can ask \
-                    for MPI_THREAD_SERIALIZED (mpi4py: MPI4PY_RC_THREAD_LEVEL=serialized)".to_owned());
+        return Err(
+            "several threads may call (MPI_THREAD_MULTIPLE), which this MPICH does not let ask about \
+             each other's requests; MPICH 5 does, and a program of which one thread at a time calls \
+             MPI can ask for MPI_THREAD_SERIALIZED (mpi4py: MPI4PY_RC_THREAD_LEVEL=serialized)"
+                .to_owned(),
+        );
     }
     let members = usize::try_from(offer.members).unwrap_or(0);
     if meeting.world().ranks.len() > members {

@@ -78,8 +78,9 @@ pub struct Report {
     pub shared: usize,
     /// The file that it was, if it had a name; rank 0 knows.
     pub file: Option<PathBuf>,
-    /// The thread level that the MPI library has started with.
-    pub thread_level: Option<c_int>,
+    /// The thread level that the MPI library has started with, and whether it has the functions of
+    /// MPI 5.
+    pub threads: Option<(c_int, bool)>,
 }
 
 impl Report {
@@ -319,7 +320,7 @@ pub fn serve(args: &RankArgs) -> Result<()> {
     report.locked = locked();
     say(&report)?;
     if let Some(path) = &args.mpi {
-        report.thread_level = thread_level(path);
+        report.threads = threads(path);
         say(&report)?;
     }
     Ok(())
@@ -433,8 +434,8 @@ fn locked() -> i32 {
 }
 
 /// Starts and ends an MPI library as a program does, through `libcopy_mpi.so` where that is loaded;
-/// the thread level between.
-fn thread_level(path: &Path) -> Option<c_int> {
+/// the thread level between, and whether the library has the functions of MPI 5.
+fn threads(path: &Path) -> Option<(c_int, bool)> {
     let path = CString::new(path.as_os_str().as_encoded_bytes()).ok()?;
     // SAFETY: a valid path; the library stays loaded.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
@@ -466,7 +467,7 @@ fn thread_level(path: &Path) -> Option<c_int> {
         }
         finalize();
     }
-    Some(level)
+    Some((level, find(c"MPI_Abi_get_version").is_some()))
 }
 
 /// What programs refuse of the environment, a line for each: variables that cannot be used, and
@@ -512,10 +513,10 @@ mod tests {
 
     #[test]
     fn reports_are_found_between_other_lines() {
-        let line = |number, level| {
+        let line = |number, threads| {
             let report = Report {
                 number,
-                thread_level: level,
+                threads,
                 ..Report::default()
             };
             format!(
@@ -527,16 +528,13 @@ mod tests {
             line(Some(1), None),
             "warning".to_owned(),
             line(Some(0), None),
-            line(Some(0), Some(3)),
+            line(Some(0), Some((3, true))),
             format!("{MARK}{{cut"),
         ]
         .join("\n");
         let found = reports(&said);
-        let numbers: Vec<_> = found
-            .iter()
-            .map(|it| (it.number, it.thread_level))
-            .collect();
-        assert_eq!(numbers, [(Some(0), Some(3)), (Some(1), None)]);
+        let numbers: Vec<_> = found.iter().map(|it| (it.number, it.threads)).collect();
+        assert_eq!(numbers, [(Some(0), Some((3, true))), (Some(1), None)]);
     }
 
     #[test]

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use libcopy::lock::lock;
 use libcopy::p2p;
 
-use crate::comm::processes::World;
+use crate::comm::processes::{World, has_threads};
 use crate::library::abi::{UNDEFINED, Word};
 use crate::library::pmpi;
 use crate::library::status::{Room, Status, is_ignored};
+use crate::messages::handlers::{Handlers, quietly};
 use crate::messages::incoming::raise;
-use crate::messages::requests::entry::{Entry, State, Work, quietly, reported};
+use crate::messages::requests::entry::{Entry, State, Work, reported};
 use crate::messages::requests::table::{TABLE, Unfetched, any, find, forget, insert};
 
 /// The end of a request that the library has completed, with this code and status; the code for the
@@ -365,11 +366,24 @@ impl Owner {
         let wait = || unsafe { pmpi::wait(request, status) };
         match self {
             // MPICH has the error handler of MPI_COMM_WORLD hear of what is wrong with a request.
-            Owner::Us(comm) if !world.abi.is_open_mpi() => match quietly(world, wait) {
-                0 => 0,
-                code => raise(comm, code),
-            },
+            Owner::Us(comm) if !world.abi.is_open_mpi() => {
+                match quietly(world, Handlers::of(world, comm), wait) {
+                    0 => 0,
+                    code => raise(comm, code),
+                }
+            }
             _ => wait(),
+        }
+    }
+
+    /// Whether the library may wait for a request that is not complete: not where that would keep
+    /// the error handler of `MPI_COMM_WORLD` from other threads.
+    pub fn may_wait(self, world: &World) -> bool {
+        match self {
+            Owner::Us(comm) if has_threads(world) && !world.abi.is_open_mpi() => {
+                Handlers::of(world, comm) == Handlers::Alike
+            }
+            _ => true,
         }
     }
 }

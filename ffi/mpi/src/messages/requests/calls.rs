@@ -88,7 +88,11 @@ pub unsafe fn wait_own(
     unsafe {
         wait_as(world, request, status, owner).unwrap_or_else(|| {
             gpu::before_waiting();
-            owner.wait(world, request, status)
+            if owner.may_wait(world) {
+                owner.wait(world, request, status)
+            } else {
+                pmpi::wait(request, status)
+            }
         })
     }
 }
@@ -107,7 +111,7 @@ unsafe fn wait_as(
         if !state.active {
             return None;
         }
-        if is_alone(&state) {
+        if is_alone(&state) && owner.may_wait(world) {
             if entry.persistent {
                 state.deactivate();
             } else {

@@ -16,6 +16,7 @@ use crate::library::pmpi;
 use crate::library::status::{Room, Status};
 use crate::messages::governed::{Class, Watched};
 use crate::messages::handle::Handle;
+use crate::messages::handlers::{Handlers, quietly};
 use crate::messages::incoming::{Arrival, Fetching, raise};
 use crate::messages::pack_memory::Memory;
 use crate::messages::sending::Plan;
@@ -109,42 +110,18 @@ pub(super) fn reported(world: &World, comm: Option<Word>, error: c_int, code: c_
 
 /// Whether the library has completed a request, and with which code; its status is written. One
 /// that was completed with an error is complete, too: the call that finishes it returns that error.
-pub(super) fn completed(world: &World, handle: Word, status: &mut Room) -> Option<c_int> {
+pub(super) fn completed(
+    world: &World,
+    (handle, handlers): (Word, Handlers),
+    status: &mut Room,
+) -> Option<c_int> {
     let mut flag = 0;
-    let mut ask = || {
+    let answer = quietly(world, handlers, || {
         // SAFETY: a request that is not freed; writable outputs.
         unsafe { pmpi::request_get_status(handle, &mut flag, status.pointer()) }
-    };
-    // MPICH has the error handler of MPI_COMM_WORLD hear of it here, too, whatever the request's
-    // is.
-    let answer = if world.abi.is_open_mpi() {
-        ask()
-    } else {
-        quietly(world, ask)
-    };
+    });
     // What cannot be asked for, the completing function has to complain about.
     (answer != 0 || flag != 0).then_some(answer)
-}
-
-/// Does `work` while errors on `MPI_COMM_WORLD` are returned. Only where no other thread is calling
-/// the library.
-pub(super) fn quietly(world: &World, work: impl FnOnce() -> c_int) -> c_int {
-    let mut before: Word = 0;
-    let variable = (&raw mut before).cast();
-    // SAFETY: a communicator that is always there, and room for a handle.
-    if unsafe { pmpi::comm_get_errhandler(world.abi.world, variable) } != 0 {
-        return work();
-    }
-    // SAFETY: a predefined error handler, and afterwards the one that was there.
-    unsafe {
-        pmpi::comm_set_errhandler(world.abi.world, world.abi.errors_return);
-        let answer = work();
-        pmpi::comm_set_errhandler(world.abi.world, before);
-        if !world.abi.is_predefined_handler(before) {
-            pmpi::errhandler_free(variable);
-        }
-        answer
-    }
 }
 
 /// What the library does not know of a request that it has completed.
@@ -209,9 +186,10 @@ impl State {
                 Some(code) => self.error = code,
                 None => return false,
             },
-            Work::Receive(_) => {
+            Work::Receive(arrival) => {
                 if self.copied.is_none() {
-                    let Some(code) = completed(world, self.handle, &mut room) else {
+                    let asked = (self.handle, arrival.handlers());
+                    let Some(code) = completed(world, asked, &mut room) else {
                         return false;
                     };
                     // SAFETY: the status was written just now.
@@ -241,7 +219,8 @@ impl State {
             }
             // Nothing of ours is under way.
             Work::Start(_, _, None) | Work::Packed { .. } | Work::Forwarded(_) => {
-                let Some(code) = completed(world, self.handle, &mut room) else {
+                let asked = (self.handle, Handlers::Alike);
+                let Some(code) = completed(world, asked, &mut room) else {
                     return false;
                 };
                 self.seen = Some((code, room));
@@ -339,6 +318,7 @@ fn is_sent(world: &World, shared: &Shared, header: Word) -> bool {
     let is_over = push(world, shared);
     // What only its receiver can go on with waits for the header: the library may have that still.
     let is_asked = is_over || p2p::any_on_device();
+    let header = (header, Handlers::Alike);
     is_asked && completed(world, header, &mut Room::new()).is_some() && is_over
 }
 

@@ -371,26 +371,23 @@ pub fn threads(launched: Option<&Launched>) -> Finding {
         return skipped("no MPI library of this launcher was found".to_owned());
     };
     let (path, is_mpich) = (mpi.path.display(), mpi.is_of(Launcher::Hydra));
-    let levels: Vec<c_int> = launched
-        .ranks
-        .reports
-        .iter()
-        .filter_map(|it| it.thread_level)
-        .collect();
-    let Some(level) = levels.iter().max() else {
+    let all = launched.ranks.reports.iter().filter_map(|it| it.threads);
+    let Some((level, is_mpi_5)) = all.max() else {
         return skipped(format!("{path} was not started"));
     };
-    let name = level_name(*level);
-    if is_mpich && name == MULTIPLE {
+    let name = level_name(level);
+    // MPICH 4 does not let threads ask about each other's requests.
+    let is_mpich_4 = is_mpich && !is_mpi_5;
+    if is_mpich_4 && name == MULTIPLE {
         return Finding::other(
             check,
             Status::Slow,
             format!("MPI_Init of {path} begins with {name}"),
             "messages between two ranks are forwarded",
-            "unset MPIR_CVAR_DEFAULT_THREAD_LEVEL",
+            "unset MPIR_CVAR_DEFAULT_THREAD_LEVEL, or use MPICH 5",
         );
     }
-    let note = if is_mpich {
+    let note = if is_mpich_4 {
         "; programs that ask for MPI_THREAD_MULTIPLE have messages forwarded"
     } else {
         ""

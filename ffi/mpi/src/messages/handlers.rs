@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Asking MPICH about a request without a word to an error handler.
+//!
+//! MPICH has the error handler of `MPI_COMM_WORLD` hear of a receive that was truncated when
+//! somebody asks about it, whatever the handler of the request's communicator is, and again when it
+//! is completed. So this handler is exchanged while we ask. Where other threads may call at the
+//! same time, that would have their errors returned, too: there it is exchanged only for receives
+//! on communicators whose errors go elsewhere than those of `MPI_COMM_WORLD`.
+
+use std::ffi::c_int;
+use std::sync::Mutex;
+
+use libcopy::lock::lock;
+
+use crate::comm::processes::{World, has_threads};
+use crate::library::abi::{Abi, Word};
+use crate::library::pmpi;
+
+/// Where errors of a request go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handlers {
+    /// Where those of `MPI_COMM_WORLD` go, or nowhere, as of a send there are none.
+    Alike,
+    /// Elsewhere, or nobody has asked.
+    Other,
+}
+
+impl Handlers {
+    /// Those of a receive on a communicator, which exists; what matters with several threads only.
+    pub fn of(world: &World, comm: Word) -> Handlers {
+        let abi = world.abi;
+        if abi.is_open_mpi() || !has_threads(world) {
+            return Handlers::Other;
+        }
+        // Where the handler ends the program, it does not matter which call it ends.
+        let ends = |handler: &Handler| {
+            abi.is_predefined_handler(handler.0) && !abi.same(handler.0, abi.errors_return)
+        };
+        let is_alike = || {
+            let of_world = Handler::of(abi, abi.world).filter(ends)?;
+            let own = Handler::of(abi, comm)?;
+            Some(abi.same(own.0, of_world.0))
+        };
+        if abi.same(comm, abi.world) || is_alike() == Some(true) {
+            Handlers::Alike
+        } else {
+            Handlers::Other
+        }
+    }
+}
+
+/// The error handler of a communicator, of which the library has given us a reference.
+struct Handler(Word, &'static Abi);
+
+impl Handler {
+    fn of(abi: &'static Abi, comm: Word) -> Option<Handler> {
+        let mut handler: Word = 0;
+        // SAFETY: a communicator; a word has room for either kind of handle.
+        let answer = unsafe { pmpi::comm_get_errhandler(comm, (&raw mut handler).cast()) };
+        (answer == 0).then_some(Handler(handler, abi))
+    }
+}
+
+impl Drop for Handler {
+    fn drop(&mut self) {
+        if !self.1.is_predefined_handler(self.0) {
+            // SAFETY: our reference.
+            unsafe { pmpi::errhandler_free((&raw mut self.0).cast()) };
+        }
+    }
+}
+
+/// Does `work`, which does not wait where other threads may call, without a word to the error
+/// handler of `MPI_COMM_WORLD`.
+pub fn quietly(world: &World, handlers: Handlers, work: impl FnOnce() -> c_int) -> c_int {
+    /// Threads that exchange it do so one after the other.
+    static EXCHANGED: Mutex<()> = Mutex::new(());
+    let abi = world.abi;
+    let has_threads = has_threads(world);
+    if abi.is_open_mpi() || has_threads && handlers == Handlers::Alike {
+        return work();
+    }
+    let _one = has_threads.then(|| lock(&EXCHANGED));
+    match Handler::of(abi, abi.world) {
+        Some(before) if !abi.same(before.0, abi.errors_return) => {
+            // SAFETY: a communicator that is always there; a predefined error handler, and
+            // afterwards the one that was there.
+            unsafe {
+                pmpi::comm_set_errhandler(abi.world, abi.errors_return);
+                let answer = work();
+                pmpi::comm_set_errhandler(abi.world, before.0);
+                answer
+            }
+        }
+        _ => work(),
+    }
+}
