@@ -141,6 +141,23 @@ fn commands_for_the_datatype_sample_work() {
     assert!(read("docs/rust-api.md").contains(&format!("It prints `{}`.", text.trim())));
 }
 
+#[test]
+fn parts_of_examples_are_shown_and_run() {
+    for (file, mark, says) in [
+        ("sum", "## Teams", "4 ranks, the sum is 6\n"),
+        ("messages", "## Messages", ""),
+    ] {
+        let part = block("docs/rust-api.md", mark, "rust");
+        let indented: String = part.lines().map(|line| format!("    {line}\n")).collect();
+        let source = read(&format!("libcopy/examples/{file}.rs"));
+        assert!(source.contains(&indented), "{file}.rs has no\n{indented}");
+        let text = run(&format!(
+            "cargo build --release\nlibcopy run -n 4 target/release/examples/{file}"
+        ));
+        assert!(text.contains(says), "{file}: {text}");
+    }
+}
+
 /// A package with the page's `Cargo.toml` and its sample, outside the workspace.
 #[test]
 #[ignore = "compiles libcopy once more, with the package's features: scripts/test --all"]

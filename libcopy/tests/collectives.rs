@@ -66,6 +66,7 @@ fn a_rank() {
         "transports" => transports(&mut Team::from_env().unwrap()),
         "root" => wrong_root(&mut Team::from_env().unwrap(), words.next().unwrap()),
         "order" => order(&mut Team::from_env().unwrap()),
+        "typed" => typed(&mut Team::from_env().unwrap()),
         other => panic!("no script {other}"),
     }
 }
@@ -322,13 +323,13 @@ fn reduction(team: &mut Team, case: &Case, what: &str) {
         10 => {
             let is_root = me == root;
             let own = (!(is_root && case.in_place)).then(|| &*send.get());
-            team.reduce(own, is_root.then(|| recv.get()), root, 4, add)
+            team.reduce_bytes(own, is_root.then(|| recv.get()), root, 4, add)
                 .unwrap();
             recv.check(if is_root { &sum } else { &start }, what);
         }
         11 => {
             let own = (!case.in_place).then(|| &*send.get());
-            team.allreduce(own, recv.get(), 4, add).unwrap();
+            team.allreduce_bytes(own, recv.get(), 4, add).unwrap();
             recv.check(&sum, what);
         }
         _ => {
@@ -345,7 +346,7 @@ fn reduction(team: &mut Team, case: &Case, what: &str) {
             }
             let offset: usize = counts[..me].iter().sum();
             let mut recv = Skewed::new(salt + 98, &vec![0; counts[me]]);
-            team.reduce_scatter(send.get(), recv.get(), &counts, 4, add)
+            team.reduce_scatter_bytes(send.get(), recv.get(), &counts, 4, add)
                 .unwrap();
             recv.check(&sum[offset..offset + counts[me]], what);
         }
@@ -395,6 +396,100 @@ fn secret(len: usize) -> Option<&'static mut [u8]> {
 }
 
 #[test]
+fn elements_of_any_plain_type_are_moved() {
+    expect_success(3, "typed", &[]);
+    expect_success(3, "typed", &[("LIBCOPY_TRANSPORT", "shm")]);
+}
+
+/// Each collective with elements of several bytes; counts and places are elements, too.
+fn typed(team: &mut Team) {
+    const LEN: usize = 20_011;
+    let (me, size, root) = (team.rank(), team.size(), 1);
+    let is_root = me == root;
+    let of = |rank: usize| -> Vec<f64> { (0..LEN).map(|i| (rank * LEN + i) as f64).collect() };
+    let mine = of(me);
+    let all: Vec<f64> = (0..size).flat_map(of).collect();
+
+    let mut data = mine.clone();
+    team.bcast(&mut data, root).unwrap();
+    assert_eq!(data, of(root));
+
+    let mut recv = vec![0.0; if is_root { all.len() } else { 0 }];
+    team.gather(&mine, is_root.then_some(&mut recv[..]), root)
+        .unwrap();
+    assert!(!is_root || recv == all);
+    data.fill(0.0);
+    team.scatter(is_root.then_some(&all[..]), &mut data, root)
+        .unwrap();
+    assert_eq!(data, mine);
+    let mut recv = vec![0.0; all.len()];
+    team.allgather(&mine, &mut recv).unwrap();
+    assert_eq!(recv, all);
+
+    // Rank r has r + 1 triples, which lie in reverse order.
+    let triple = |rank: usize| vec![[rank as i16, 7, -1]; rank + 1];
+    let counts: Vec<usize> = (1..=size).collect();
+    let total: usize = counts.iter().sum();
+    let offsets: Vec<usize> = (0..size)
+        .map(|rank| counts[rank + 1..].iter().sum())
+        .collect();
+    let parts = Parts {
+        counts: &counts,
+        offsets: &offsets,
+    };
+    let expected: Vec<[i16; 3]> = (0..size).rev().flat_map(triple).collect();
+    let mut recv = vec![[0i16; 3]; total];
+    team.allgatherv(&triple(me), &mut recv, parts).unwrap();
+    assert_eq!(recv, expected);
+    recv.fill([0; 3]);
+    let into = is_root.then_some((&mut recv[..], parts));
+    team.gatherv(&triple(me), into, root).unwrap();
+    assert!(!is_root || recv == expected);
+    let mut own = vec![[0i16; 3]; me + 1];
+    let from = is_root.then_some((&expected[..], parts));
+    team.scatterv(from, &mut own, root).unwrap();
+    assert_eq!(own, triple(me));
+    let sent: Vec<[u32; 2]> = (0..size).map(|to| [me as u32, to as u32]).collect();
+    let mut received = vec![[0u32; 2]; size];
+    team.alltoall(&sent, &mut received).unwrap();
+    let expected: Vec<[u32; 2]> = (0..size).map(|from| [from as u32, me as u32]).collect();
+    assert_eq!(received, expected);
+
+    let add = |from: &[f64], into: &mut [f64]| {
+        for (a, b) in from.iter().zip(into) {
+            *b += a;
+        }
+    };
+    // Whole numbers of which no sum is rounded.
+    let sum: Vec<f64> = (0..LEN)
+        .map(|i| (0..size).map(|rank| (rank * LEN + i) as f64).sum())
+        .collect();
+    let mut recv = vec![0.0; LEN];
+    team.allreduce(Some(&mine), &mut recv, add).unwrap();
+    assert_eq!(recv, sum);
+    recv.fill(0.0);
+    team.reduce(Some(&mine), is_root.then_some(&mut recv[..]), root, add)
+        .unwrap();
+    assert!(!is_root || recv == sum);
+    let counts = [5, 0, LEN - 5];
+    let mut recv = vec![0.0; counts[me]];
+    team.reduce_scatter(&mine, &mut recv, &counts, add).unwrap();
+    let start: usize = counts[..me].iter().sum();
+    assert_eq!(recv, sum[start..start + counts[me]]);
+
+    let counts = vec![usize::MAX / 2; size];
+    let parts = Parts {
+        counts: &counts,
+        offsets: &offsets,
+    };
+    let refused = team.allgatherv(&mine, &mut data, parts);
+    assert!(
+        matches!(refused, Err(Error::Argument { .. })),
+        "{refused:?}"
+    );
+}
+
+#[test]
 fn the_order_of_a_reduction_does_not_depend_on_how_bytes_travel() {
     expect_success(4, "order", &[]);
 }
@@ -407,7 +502,8 @@ fn order(team: &mut Team) {
     let reduce = |team: &mut Team, bytes: &mut [u8]| {
         bytes.copy_from_slice(&mine);
         let mut sum = vec![0; len];
-        team.allreduce(Some(bytes), &mut sum, 4, mix_words).unwrap();
+        team.allreduce_bytes(Some(bytes), &mut sum, 4, mix_words)
+            .unwrap();
         sum
     };
     let mut bytes = vec![0; len];
@@ -816,7 +912,7 @@ fn wrong_root(team: &mut Team, what: &str) {
         "bcast" => team.bcast(&mut bytes, root),
         "gather" => team.gather(&bytes, None, root),
         "scatter" => team.scatter(None, &mut bytes, root),
-        _ => team.reduce(Some(&bytes), None, root, 4, add),
+        _ => team.reduce_bytes(Some(&bytes), None, root, 4, add),
     };
     let error = result.unwrap_err();
     assert!(matches!(error, Error::Argument { .. }), "{error}");
@@ -929,7 +1025,7 @@ fn die(millis: u64, what: &str) {
                     let mut other = vec![0; all.len()];
                     team.alltoall(&all, &mut other)
                 }
-                4 => team.allreduce(None, &mut bytes, 4, add),
+                4 => team.allreduce_bytes(None, &mut bytes, 4, add),
                 1 => team.scatter((me == root).then_some(&all), &mut bytes, root),
                 2 => team.allgather(&bytes, &mut all),
                 _ => team.bcast(&mut bytes[..100], root),

@@ -245,7 +245,7 @@ fn is_forked((mut team, mut sent, request): (Team, Vec<u8>, libcopy::p2p::Reques
     refused(team.scatter_in_place(&mut two, 0));
     refused(team.allgather_in_place(&mut two));
     refused(team.alltoall(&two, &mut other));
-    refused(team.allreduce(Some(&two), &mut other, 1, |_, _| {}));
+    refused(team.allreduce(Some(&two), &mut other, |_, _| {}));
     refused(team.send(&two, 1 - team.rank(), 9));
     refused(team.send(&two, team.rank(), 9));
     refused(team.recv(&mut two, ANY_SOURCE, ANY_TAG));

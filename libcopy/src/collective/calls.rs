@@ -3,8 +3,12 @@
 //! The collectives as methods of [`Team`]: arguments are checked, what is pending on the buffers is
 //! waited for.
 
+use bytemuck::{
+    Pod, cast_slice, cast_slice_mut, pod_collect_to_vec, try_cast_slice, try_cast_slice_mut,
+};
+
 use super::alltoall::Side;
-use super::division::{Division, Parts, own_part, slices};
+use super::division::{Division, Parts, Scaled, in_bytes, own_part, slices};
 use super::{allgather, alltoall, bcast, gather, reduce, scatter};
 use crate::error::{Error, Result, Value};
 use crate::offload;
@@ -53,7 +57,7 @@ impl Team {
         self.settle(result)
     }
 
-    /// Copies the root's `bytes` into everybody's.
+    /// Copies the root's `data` into everybody's.
     ///
     /// # Errors
     ///
@@ -61,7 +65,8 @@ impl Team {
     /// different operations or lengths, [`Error::PeerDied`] or [`Error::PeerLeft`] if a rank is
     /// gone, [`Error::Broken`] after an earlier error, [`Error::System`] or [`Error::Ioctl`] if a
     /// transport fails on the way. An error of one rank breaks the team for all.
-    pub fn bcast(&mut self, bytes: &mut [u8], root: usize) -> Result<()> {
+    pub fn bcast<T: Pod>(&mut self, data: &mut [T], root: usize) -> Result<()> {
+        let bytes: &mut [u8] = cast_slice_mut(data);
         self.ready([bytes, &[]])?;
         self.collective(Op::Bcast, root, |team| {
             if team.rank() == root {
@@ -80,7 +85,13 @@ impl Team {
     /// As for [`Team::bcast`], and [`Error::Argument`] if `recv` is missing at the root, given
     /// elsewhere, or cannot be divided by the number of ranks, or if `send` is not as long as a
     /// part.
-    pub fn gather(&mut self, send: &[u8], recv: Option<&mut [u8]>, root: usize) -> Result<()> {
+    pub fn gather<T: Pod>(
+        &mut self,
+        send: &[T],
+        recv: Option<&mut [T]>,
+        root: usize,
+    ) -> Result<()> {
+        let (send, recv): (&[u8], Option<&mut [u8]>) = (cast_slice(send), recv.map(cast_slice_mut));
         self.ready([send, recv.as_deref().unwrap_or_default()])?;
         self.collective(Op::Gather, root, |team| {
             if !at_root(team, root, recv.is_some(), "receive buffer")? {
@@ -92,14 +103,15 @@ impl Team {
         })
     }
 
-    /// [`Team::gather`] where the root's own part is in its place already: at the root, `bytes`
+    /// [`Team::gather`] where the root's own part is in its place already: at the root, `data`
     /// is the whole receive buffer; elsewhere it is what is sent.
     ///
     /// # Errors
     ///
-    /// As for [`Team::bcast`], and [`Error::Argument`] if the root's `bytes` cannot be divided by
+    /// As for [`Team::bcast`], and [`Error::Argument`] if the root's `data` cannot be divided by
     /// the number of ranks.
-    pub fn gather_in_place(&mut self, bytes: &mut [u8], root: usize) -> Result<()> {
+    pub fn gather_in_place<T: Pod>(&mut self, data: &mut [T], root: usize) -> Result<()> {
+        let bytes: &mut [u8] = cast_slice_mut(data);
         self.ready([bytes, &[]])?;
         self.collective(Op::Gather, root, |team| {
             if team.rank() != root {
@@ -116,12 +128,18 @@ impl Team {
     ///
     /// As for [`Team::gather`], and [`Error::Argument`] if a part lies outside `recv` or overlaps
     /// another one.
-    pub fn gatherv(
+    pub fn gatherv<T: Pod>(
         &mut self,
-        send: &[u8],
-        recv: Option<(&mut [u8], Parts<'_>)>,
+        send: &[T],
+        recv: Option<(&mut [T], Parts<'_>)>,
         root: usize,
     ) -> Result<()> {
+        let send: &[u8] = cast_slice(send);
+        let scaled = recv.as_ref().map(|(_, parts)| parts.scaled::<T>());
+        let scaled = scaled.transpose()?;
+        let recv: Option<(&mut [u8], Parts<'_>)> = recv
+            .zip(scaled.as_ref())
+            .map(|((recv, _), scaled)| (cast_slice_mut(recv), scaled.parts()));
         let into = recv.as_ref().map_or(&[][..], |(recv, _)| recv);
         self.ready([send, into])?;
         self.collective(Op::Gather, root, |team| {
@@ -140,12 +158,15 @@ impl Team {
     /// # Errors
     ///
     /// As for [`Team::gatherv`].
-    pub fn gatherv_in_place(
+    pub fn gatherv_in_place<T: Pod>(
         &mut self,
-        bytes: &mut [u8],
+        data: &mut [T],
         parts: Option<Parts<'_>>,
         root: usize,
     ) -> Result<()> {
+        let bytes: &mut [u8] = cast_slice_mut(data);
+        let scaled = parts.map(|parts| parts.scaled::<T>()).transpose()?;
+        let parts = scaled.as_ref().map(Scaled::parts);
         self.ready([bytes, &[]])?;
         self.collective(Op::Gather, root, |team| {
             at_root(team, root, parts.is_some(), "list of parts")?;
@@ -164,7 +185,13 @@ impl Team {
     /// As for [`Team::bcast`], and [`Error::Argument`] if `send` is missing at the root, given
     /// elsewhere, or cannot be divided by the number of ranks, or if `recv` is not as long as a
     /// part.
-    pub fn scatter(&mut self, send: Option<&[u8]>, recv: &mut [u8], root: usize) -> Result<()> {
+    pub fn scatter<T: Pod>(
+        &mut self,
+        send: Option<&[T]>,
+        recv: &mut [T],
+        root: usize,
+    ) -> Result<()> {
+        let (send, recv): (Option<&[u8]>, &mut [u8]) = (send.map(cast_slice), cast_slice_mut(recv));
         self.ready([send.unwrap_or_default(), recv])?;
         self.collective(Op::Scatter, root, |team| {
             at_root(team, root, send.is_some(), "send buffer")?;
@@ -176,14 +203,15 @@ impl Team {
         })
     }
 
-    /// [`Team::scatter`] where the root keeps its part in place: at the root, `bytes` is the whole
+    /// [`Team::scatter`] where the root keeps its part in place: at the root, `data` is the whole
     /// send buffer; elsewhere it is where the part goes.
     ///
     /// # Errors
     ///
-    /// As for [`Team::bcast`], and [`Error::Argument`] if the root's `bytes` cannot be divided by
+    /// As for [`Team::bcast`], and [`Error::Argument`] if the root's `data` cannot be divided by
     /// the number of ranks.
-    pub fn scatter_in_place(&mut self, bytes: &mut [u8], root: usize) -> Result<()> {
+    pub fn scatter_in_place<T: Pod>(&mut self, data: &mut [T], root: usize) -> Result<()> {
+        let bytes: &mut [u8] = cast_slice_mut(data);
         self.ready([bytes, &[]])?;
         self.collective(Op::Scatter, root, |team| {
             if team.rank() != root {
@@ -199,12 +227,17 @@ impl Team {
     /// # Errors
     ///
     /// As for [`Team::scatter`], and [`Error::Argument`] if a part lies outside `send`.
-    pub fn scatterv(
+    pub fn scatterv<T: Pod>(
         &mut self,
-        send: Option<(&[u8], Parts<'_>)>,
-        recv: &mut [u8],
+        send: Option<(&[T], Parts<'_>)>,
+        recv: &mut [T],
         root: usize,
     ) -> Result<()> {
+        let scaled = send.map(|(_, parts)| parts.scaled::<T>()).transpose()?;
+        let send: Option<(&[u8], Parts<'_>)> = send
+            .zip(scaled.as_ref())
+            .map(|((send, _), scaled)| (cast_slice(send), scaled.parts()));
+        let recv: &mut [u8] = cast_slice_mut(recv);
         self.ready([send.map_or(&[][..], |(send, _)| send), recv])?;
         self.collective(Op::Scatter, root, |team| {
             at_root(team, root, send.is_some(), "send buffer")?;
@@ -221,12 +254,15 @@ impl Team {
     /// # Errors
     ///
     /// As for [`Team::scatterv`].
-    pub fn scatterv_in_place(
+    pub fn scatterv_in_place<T: Pod>(
         &mut self,
-        bytes: &mut [u8],
+        data: &mut [T],
         parts: Option<Parts<'_>>,
         root: usize,
     ) -> Result<()> {
+        let bytes: &mut [u8] = cast_slice_mut(data);
+        let scaled = parts.map(|parts| parts.scaled::<T>()).transpose()?;
+        let parts = scaled.as_ref().map(Scaled::parts);
         self.ready([bytes, &[]])?;
         self.collective(Op::Scatter, root, |team| {
             at_root(team, root, parts.is_some(), "list of parts")?;
@@ -244,7 +280,8 @@ impl Team {
     ///
     /// As for [`Team::bcast`], and [`Error::Argument`] if `recv` cannot be divided by the number of
     /// ranks, or if `send` is not as long as a part.
-    pub fn allgather(&mut self, send: &[u8], recv: &mut [u8]) -> Result<()> {
+    pub fn allgather<T: Pod>(&mut self, send: &[T], recv: &mut [T]) -> Result<()> {
+        let (send, recv): (&[u8], &mut [u8]) = (cast_slice(send), cast_slice_mut(recv));
         self.ready([send, recv])?;
         self.collective(Op::Allgather, 0, |team| {
             let division = Division::equal(recv.len(), team.size(), "buffer of an allgather")?;
@@ -257,7 +294,8 @@ impl Team {
     /// # Errors
     ///
     /// As for [`Team::allgather`].
-    pub fn allgather_in_place(&mut self, recv: &mut [u8]) -> Result<()> {
+    pub fn allgather_in_place<T: Pod>(&mut self, recv: &mut [T]) -> Result<()> {
+        let recv: &mut [u8] = cast_slice_mut(recv);
         self.ready([recv, &[]])?;
         self.collective(Op::Allgather, 0, |team| {
             let division = Division::equal(recv.len(), team.size(), "buffer of an allgather")?;
@@ -271,7 +309,15 @@ impl Team {
     ///
     /// As for [`Team::allgather`], and [`Error::Argument`] if a part lies outside `recv` or
     /// overlaps another one.
-    pub fn allgatherv(&mut self, send: &[u8], recv: &mut [u8], parts: Parts<'_>) -> Result<()> {
+    pub fn allgatherv<T: Pod>(
+        &mut self,
+        send: &[T],
+        recv: &mut [T],
+        parts: Parts<'_>,
+    ) -> Result<()> {
+        let (send, recv): (&[u8], &mut [u8]) = (cast_slice(send), cast_slice_mut(recv));
+        let scaled = parts.scaled::<T>()?;
+        let parts = scaled.parts();
         self.ready([send, recv])?;
         self.collective(Op::Allgather, 0, |team| {
             let division = Division::parts(parts, recv.len(), team.size(), true)?;
@@ -284,7 +330,10 @@ impl Team {
     /// # Errors
     ///
     /// As for [`Team::allgatherv`].
-    pub fn allgatherv_in_place(&mut self, recv: &mut [u8], parts: Parts<'_>) -> Result<()> {
+    pub fn allgatherv_in_place<T: Pod>(&mut self, recv: &mut [T], parts: Parts<'_>) -> Result<()> {
+        let recv: &mut [u8] = cast_slice_mut(recv);
+        let scaled = parts.scaled::<T>()?;
+        let parts = scaled.parts();
         self.ready([recv, &[]])?;
         self.collective(Op::Allgather, 0, |team| {
             let division = Division::parts(parts, recv.len(), team.size(), true)?;
@@ -299,7 +348,8 @@ impl Team {
     ///
     /// As for [`Team::bcast`], and [`Error::Argument`] if a buffer cannot be divided by the number
     /// of ranks, or if our own part has two lengths.
-    pub fn alltoall(&mut self, send: &[u8], recv: &mut [u8]) -> Result<()> {
+    pub fn alltoall<T: Pod>(&mut self, send: &[T], recv: &mut [T]) -> Result<()> {
+        let (send, recv): (&[u8], &mut [u8]) = (cast_slice(send), cast_slice_mut(recv));
         self.ready([send, recv])?;
         self.collective(Op::Alltoall, 0, |team| {
             let outgoing = Division::equal(send.len(), team.size(), "buffer of an alltoall")?;
@@ -316,11 +366,14 @@ impl Team {
     ///
     /// As for [`Team::alltoall`], and [`Error::Argument`] if a part lies outside its buffer, or if
     /// parts of `recv` overlap.
-    pub fn alltoallv(
+    pub fn alltoallv<T: Pod>(
         &mut self,
-        (send, outgoing): (&[u8], Parts<'_>),
-        (recv, incoming): (&mut [u8], Parts<'_>),
+        (send, outgoing): (&[T], Parts<'_>),
+        (recv, incoming): (&mut [T], Parts<'_>),
     ) -> Result<()> {
+        let (send, recv): (&[u8], &mut [u8]) = (cast_slice(send), cast_slice_mut(recv));
+        let (outgoing, incoming) = (outgoing.scaled::<T>()?, incoming.scaled::<T>()?);
+        let (outgoing, incoming) = (outgoing.parts(), incoming.parts());
         self.ready([send, recv])?;
         self.collective(Op::Alltoall, 0, |team| {
             let outgoing = Division::parts(outgoing, send.len(), team.size(), false)?;
@@ -365,16 +418,68 @@ impl Team {
         })
     }
 
-    /// Combines everybody's elements of `element` bytes each in the root's `recv`. `combine(a, b)`
-    /// combines the elements of `a` into those of `b`, of which there are as many; it must be
-    /// commutative and associative. Only the root gives a `recv`; without a `send`, the root's own
-    /// elements are there already.
+    /// Combines everybody's elements in the root's `recv`. `combine(a, b)` combines the elements of
+    /// `a` into those of `b`, of which there are as many; it must be commutative and associative.
+    /// Only the root gives a `recv`; without a `send`, the root's own elements are there already.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::bcast`], and [`Error::Argument`] if a buffer is missing, or if the two have
+    /// different lengths.
+    pub fn reduce<T: Pod>(
+        &mut self,
+        send: Option<&[T]>,
+        recv: Option<&mut [T]>,
+        root: usize,
+        combine: impl FnMut(&[T], &mut [T]),
+    ) -> Result<()> {
+        let (send, recv) = (send.map(cast_slice), recv.map(cast_slice_mut));
+        self.reduce_bytes(send, recv, root, size_of::<T>(), of_bytes(combine))
+    }
+
+    /// [`Team::reduce`] to everybody: all get the same result. Without a `send`, our own elements
+    /// are in `recv` already.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::reduce`].
+    pub fn allreduce<T: Pod>(
+        &mut self,
+        send: Option<&[T]>,
+        recv: &mut [T],
+        combine: impl FnMut(&[T], &mut [T]),
+    ) -> Result<()> {
+        let (send, recv) = (send.map(cast_slice), cast_slice_mut(recv));
+        self.allreduce_bytes(send, recv, size_of::<T>(), of_bytes(combine))
+    }
+
+    /// [`Team::reduce`] where rank `i` gets, in its `recv`, the `counts[i]` elements of the result
+    /// that follow those of the ranks before it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::bcast`], and [`Error::Argument`] if the counts do not fit into `send`, or if
+    /// `recv` is not as long as our count.
+    pub fn reduce_scatter<T: Pod>(
+        &mut self,
+        send: &[T],
+        recv: &mut [T],
+        counts: &[usize],
+        combine: impl FnMut(&[T], &mut [T]),
+    ) -> Result<()> {
+        let counts = in_bytes::<T>(counts)?;
+        let (send, recv) = (cast_slice(send), cast_slice_mut(recv));
+        self.reduce_scatter_bytes(send, recv, &counts, size_of::<T>(), of_bytes(combine))
+    }
+
+    /// [`Team::reduce`] of elements of `element` bytes each, where their type is known at run time
+    /// only.
     ///
     /// # Errors
     ///
     /// As for [`Team::bcast`], and [`Error::Argument`] if a buffer is missing, is no multiple of
     /// `element`, or if the two have different lengths.
-    pub fn reduce(
+    pub fn reduce_bytes(
         &mut self,
         send: Option<&[u8]>,
         recv: Option<&mut [u8]>,
@@ -426,14 +531,13 @@ impl Team {
         })
     }
 
-    /// [`Team::reduce`] to everybody: all get the same result. Without a `send`, our own elements
-    /// are in `recv` already.
+    /// [`Team::allreduce`] of elements of `element` bytes each.
     ///
     /// # Errors
     ///
     /// As for [`Team::bcast`], and [`Error::Argument`] if a buffer is no multiple of `element`, or
     /// if the two have different lengths.
-    pub fn allreduce(
+    pub fn allreduce_bytes(
         &mut self,
         send: Option<&[u8]>,
         recv: &mut [u8],
@@ -459,14 +563,13 @@ impl Team {
         })
     }
 
-    /// [`Team::reduce`] where rank `i` gets, in its `recv`, the `counts[i]` bytes of the result
-    /// that follow those of the ranks before it.
+    /// [`Team::reduce_scatter`] of elements of `element` bytes each; the counts are bytes.
     ///
     /// # Errors
     ///
     /// As for [`Team::bcast`], and [`Error::Argument`] if a length is no multiple of `element`, if
     /// the counts do not fit into `send`, or if `recv` is not as long as our count.
-    pub fn reduce_scatter(
+    pub fn reduce_scatter_bytes(
         &mut self,
         send: &[u8],
         recv: &mut [u8],
@@ -500,6 +603,20 @@ impl Team {
             // SAFETY: both are borrowed; the division was checked against their lengths.
             unsafe { reduce::scatter(team, op, from, to, division, element, combine) }
         })
+    }
+}
+
+/// `combine` for bytes, which are elements.
+fn of_bytes<T: Pod>(mut combine: impl FnMut(&[T], &mut [T])) -> impl FnMut(&[u8], &mut [u8]) {
+    move |from, into| match (try_cast_slice(from), try_cast_slice_mut(&mut *into)) {
+        (Ok(from), Ok(into)) => combine(from, into),
+        // Where a transport puts them, they may lie at any address.
+        _ => {
+            let from: Vec<T> = pod_collect_to_vec(from);
+            let mut combined: Vec<T> = pod_collect_to_vec(into);
+            combine(&from, &mut combined);
+            into.copy_from_slice(cast_slice(&combined));
+        }
     }
 }
 
@@ -540,5 +657,26 @@ fn at_root(team: &Team, root: usize, given: bool, what: &'static str) -> Result<
             "left out at a rank that is not the root",
         )),
         (root, _) => Ok(root),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_at_any_address_are_combined() {
+        let add = |from: &[u32], into: &mut [u32]| {
+            for (a, b) in from.iter().zip(into) {
+                *b = b.wrapping_add(*a);
+            }
+        };
+        let mut add = of_bytes(add);
+        let (from, mut into) = ([1u8; 17], [2u8; 17]);
+        for start in [0, 1] {
+            add(&from[start..16 + start], &mut into[start..16 + start]);
+        }
+        let expected: Vec<u8> = [[3].as_slice(), &[4; 15], &[3]].concat();
+        assert_eq!(into[..], expected);
     }
 }

@@ -2,15 +2,56 @@
 
 //! How a buffer is divided among the ranks.
 
+use std::borrow::Cow;
+
 use crate::error::{Allowed, Error, Result, Value};
 
 /// How a buffer is divided among the ranks, where the parts may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts<'a> {
-    /// Bytes of each rank's part.
+    /// Elements of each rank's part: bytes, if the buffer is one of bytes.
     pub counts: &'a [usize],
     /// Where each rank's part starts in the buffer.
     pub offsets: &'a [usize],
+}
+
+impl<'a> Parts<'a> {
+    /// The same parts in bytes, of a buffer whose elements are `T`.
+    pub(super) fn scaled<T>(self) -> Result<Scaled<'a>> {
+        Ok(Scaled {
+            counts: in_bytes::<T>(self.counts)?,
+            offsets: in_bytes::<T>(self.offsets)?,
+        })
+    }
+}
+
+/// Parts in bytes.
+pub(super) struct Scaled<'a> {
+    counts: Cow<'a, [usize]>,
+    offsets: Cow<'a, [usize]>,
+}
+
+impl Scaled<'_> {
+    pub(super) fn parts(&self) -> Parts<'_> {
+        Parts {
+            counts: &self.counts,
+            offsets: &self.offsets,
+        }
+    }
+}
+
+/// Numbers of elements as numbers of bytes.
+pub(super) fn in_bytes<T>(elements: &[usize]) -> Result<Cow<'_, [usize]>> {
+    if size_of::<T>() == 1 {
+        return Ok(Cow::Borrowed(elements));
+    }
+    let bytes = |count: &usize| {
+        let too_large = || Error::argument("a part", *count, ..usize::MAX / size_of::<T>());
+        count.checked_mul(size_of::<T>()).ok_or_else(too_large)
+    };
+    Ok(Cow::Owned(
+        elements.iter().map(bytes).collect::<Result<_>>()?,
+    ))
 }
 
 /// A buffer's division, checked against the buffer.

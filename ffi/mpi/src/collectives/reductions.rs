@@ -216,7 +216,7 @@ unsafe fn scatter<C>(
         let reduce = |recv: &mut [u8]| {
             elements.combine(|what, combine| {
                 let mut team = call.group.team();
-                Ok(team.reduce_scatter(all, recv, &lengths, what.size, combine)?)
+                Ok(team.reduce_scatter_bytes(all, recv, &lengths, what.size, combine)?)
             })
         };
         if in_place {

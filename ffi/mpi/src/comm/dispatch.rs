@@ -165,7 +165,7 @@ impl Group {
     ) -> Result<(), Failure> {
         let mut team = self.team();
         match &self.nodes {
-            None => Ok(team.reduce(own, recv, root, what.size, combine)?),
+            None => Ok(team.reduce_bytes(own, recv, root, what.size, combine)?),
             Some(nodes) => nodes.reduce(&mut team, own, recv, root, (what, combine)),
         }
     }
@@ -179,7 +179,7 @@ impl Group {
     ) -> Result<(), Failure> {
         let mut team = self.team();
         match &self.nodes {
-            None => Ok(team.allreduce(own, recv, what.size, combine)?),
+            None => Ok(team.allreduce_bytes(own, recv, what.size, combine)?),
             Some(nodes) => nodes.allreduce(&mut team, own, recv, (what, combine)),
         }
     }

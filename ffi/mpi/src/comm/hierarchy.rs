@@ -449,7 +449,7 @@ impl Nodes {
         let Some(leaders) = &self.leaders else {
             team.gatherv(own, None, place)?;
             if self.node == home && place != 0 {
-                team.scatterv(None, &mut [], 0)?;
+                team.scatterv(None, &mut [0u8; 0], 0)?;
             }
             return Ok(());
         };
@@ -545,7 +545,7 @@ impl Nodes {
         let hands_over = self.node == home && place != 0;
         let Some(leaders) = &self.leaders else {
             if hands_over {
-                team.gatherv(&[], None, 0)?;
+                team.gatherv(&[0u8; 0], None, 0)?;
             }
             return Ok(team.scatterv(None, own, place)?);
         };
@@ -556,7 +556,7 @@ impl Nodes {
                 counts: &counts,
                 offsets: &offsets,
             };
-            team.gatherv(&[], Some((&mut far, parts)), 0)?;
+            team.gatherv(&[0u8; 0], Some((&mut far, parts)), 0)?;
             let blocks = self.blocks(lengths, true);
             let code = leaders.scatterv(Some((&far, &blocks)), &mut [], home);
             self.across(team, code)?;
@@ -648,14 +648,14 @@ impl Nodes {
         let (home, seat) = self.places[root];
         let send = own.or(into.as_deref()).unwrap_or_default();
         let Some(leaders) = &self.leaders else {
-            team.reduce(Some(send), None, 0, what.size, combine)?;
+            team.reduce_bytes(Some(send), None, 0, what.size, combine)?;
             if self.node == home && seat != 0 {
                 team.scatterv(None, into.unwrap_or_default(), 0)?;
             }
             return Ok(());
         };
         let mut near = zeros(send.len())?;
-        team.reduce(Some(send), Some(&mut near), 0, what.size, combine)?;
+        team.reduce_bytes(Some(send), Some(&mut near), 0, what.size, combine)?;
         if self.node != home || into.is_some() {
             return self.across(team, leaders.reduce(what, &near, into, home));
         }
@@ -678,9 +678,9 @@ impl Nodes {
         (what, combine): (What, Combine<'_>),
     ) -> Result<(), Failure> {
         match &self.leaders {
-            None => team.reduce(Some(own.unwrap_or(recv)), None, 0, what.size, combine)?,
+            None => team.reduce_bytes(Some(own.unwrap_or(recv)), None, 0, what.size, combine)?,
             Some(leaders) => {
-                team.reduce(own, Some(&mut *recv), 0, what.size, combine)?;
+                team.reduce_bytes(own, Some(&mut *recv), 0, what.size, combine)?;
                 self.across(team, leaders.allreduce(self.abi, what, recv))?;
             }
         }
