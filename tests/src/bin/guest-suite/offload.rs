@@ -31,16 +31,45 @@ fn byte(seed: u64, at: usize) -> u8 {
     (at as u64 * 31 + (at as u64 >> 12) * 7 + seed * 13 + 1) as u8
 }
 
+/// Bytes in which [`byte`] is 31 more from each to the next.
+const STRETCH: usize = 4096;
+
+/// What [`byte`] says, stretch by stretch: copied and compared as a whole, since a loop over bytes
+/// takes minutes where the machine is emulated.
+fn stretches(seed: u64, len: usize) -> impl Iterator<Item = (usize, &'static [u8])> {
+    /// 31 times each number, further than one period.
+    static MULTIPLES: [u8; STRETCH + 256] = {
+        let mut bytes = [0; STRETCH + 256];
+        let mut i = 0;
+        while i < bytes.len() {
+            bytes[i] = (31 * i) as u8;
+            i += 1;
+        }
+        bytes
+    };
+    /// 31 times this is 1 (mod 256).
+    const INVERSE: u8 = 223;
+    (0..len).step_by(STRETCH).map(move |at| {
+        let begin = usize::from(byte(seed, at).wrapping_mul(INVERSE));
+        (at, &MULTIPLES[begin..][..STRETCH.min(len - at)])
+    })
+}
+
 fn write(bytes: &mut [u8], seed: u64) {
-    for (at, slot) in bytes.iter_mut().enumerate() {
-        *slot = byte(seed, at);
+    for (at, stretch) in stretches(seed, bytes.len()) {
+        bytes[at..][..stretch.len()].copy_from_slice(stretch);
     }
 }
 
 /// Fails unless all bytes are as [`write`] left them.
 fn verify(bytes: &[u8], seed: u64, what: &str) -> Outcome {
-    match (0..bytes.len()).find(|at| bytes[*at] != byte(seed, *at)) {
-        None => Ok(()),
+    let mut all = stretches(seed, bytes.len());
+    let Some((start, _)) = all.find(|(at, stretch)| bytes[*at..][..stretch.len()] != **stretch)
+    else {
+        return Ok(());
+    };
+    match (start..bytes.len()).find(|at| bytes[*at] != byte(seed, *at)) {
+        None => Err(Stop::Fail(format!("{what}: bytes behind {start} change"))),
         Some(at) => Err(Stop::Fail(format!(
             "{what}: byte {at} of {} is {}, not {}",
             bytes.len(),
