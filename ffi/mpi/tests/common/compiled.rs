@@ -127,14 +127,12 @@ fn name(library: &str, compiler: &Compiler, flags: &[&str], source: &str) -> Str
     }
     // Fortran's has no line that says so.
     for directory in &compiler.includes {
-        add(
-            &directory.join("mpi.h"),
-            &directories,
-            &mut seen,
-            &mut hash,
-        );
+        add(&directory.join("mpi.h"), &directories, &mut seen, &mut hash);
     }
-    let stem = Path::new(source).file_stem().unwrap_or_default().to_string_lossy();
+    let stem = Path::new(source)
+        .file_stem()
+        .unwrap_or_default()
+        .to_string_lossy();
     format!("{stem}.{library}.{:016x}", hash.finish())
 }
 
@@ -173,7 +171,10 @@ pub fn program(
     let kept = directory.join("programs");
     std::fs::create_dir_all(&kept).expect("a directory for programs");
     let number = PROGRAMS.fetch_add(1, Ordering::Relaxed);
-    let stem = Path::new(source).file_stem().unwrap_or_default().to_string_lossy();
+    let stem = Path::new(source)
+        .file_stem()
+        .unwrap_or_default()
+        .to_string_lossy();
     // Tests put other files beside it, with other extensions.
     let own = format!("{stem}.{library}.{}-{number}.program", std::process::id());
     let own = directory.join(own);

@@ -62,6 +62,19 @@ pub fn mpi(
     })
 }
 
+/// The C program by each MPI library that is installed, with flags besides the usual ones.
+pub fn programs(source: &str, flags: &[&str]) -> Vec<Mpi> {
+    let flags = [C.1, flags].concat();
+    let of = |(name, launcher)| mpi(name, launcher, source, (C.0, &flags));
+    BOTH.into_iter().filter_map(of).collect()
+}
+
+/// Whether repetitions are as many as may find something that fewer of them do not, rarely.
+/// `scripts/test --all` asks for that.
+pub fn is_full() -> bool {
+    std::env::var_os("LIBCOPY_TEST_ALL").is_some_and(|asked| asked == "1")
+}
+
 impl Drop for Mpi {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.program);
@@ -171,6 +184,14 @@ pub fn turn() -> MutexGuard<'static, ()> {
 
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The lines that a program has printed, whose ranks print in any order.
+pub fn sorted(output: &Output) -> Vec<String> {
+    let said = text(&output.stdout);
+    let mut lines: Vec<String> = said.lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
 }
 
 /// What the ranks' reports say in a column: the function, and how often.
