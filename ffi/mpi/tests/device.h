@@ -109,9 +109,11 @@ static inline char *noise(unsigned seed, size_t bytes)
 {
 	char *made = malloc(bytes + 1);
 	unsigned long state = seed * 2ul + 1;
-	for (size_t i = 0; i < bytes; i++) {
+	for (size_t i = 0; i < bytes; i += 8) {
 		state = state * 6364136223846793005ul + 1442695040888963407ul;
-		made[i] = (char)(state >> 56);
+		/* The low bits alone would soon be the same again. */
+		unsigned long word = state ^ state >> 32;
+		memcpy(made + i, &word, bytes - i < 8 ? bytes - i : 8);
 	}
 	return made;
 }

@@ -105,7 +105,7 @@ int main(int argc, char **argv)
 		MPI_Barrier(MPI_COMM_WORLD);
 		/* The others have failed their call, and wait for this rank elsewhere. */
 		if (rank == 2)
-			usleep(500 * 1000);
+			usleep(200 * 1000);
 		int code = call(which, rank == 1 ? MOST / 2 : MOST, size);
 		if (code != MPI_SUCCESS)
 			MPI_Error_class(code, &class);

@@ -125,6 +125,10 @@ impl Tests {
                     ("CARGO_TERM_PROGRESS_WHEN", "never"),
                 ]);
             }
+            if self.options.all {
+                // Tests have as many repetitions then as find what is rare.
+                command.env("LIBCOPY_TEST_ALL", "1");
+            }
             let mut durations = Durations::default();
             let (code, said) = tee(command, &mut self.screen, |line, seconds| {
                 durations.line(line, seconds);

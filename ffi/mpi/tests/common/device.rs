@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use super::common::{BOTH, C, Mpi, library, mpi, text};
+use super::common::{Mpi, library, text};
 use super::compile;
 
 /// The stand-in for the driver.
@@ -18,8 +18,7 @@ pub fn driver() -> &'static str {
 
 /// Each MPI library's build of a program; those that are not installed are left out.
 pub fn programs(source: &str) -> Vec<Mpi> {
-    let of = |(name, launcher)| mpi(name, launcher, source, C);
-    BOTH.into_iter().filter_map(of).collect()
+    super::common::programs(source, &[])
 }
 
 /// The environment of a program: the library with its report, the stand-in, and what is given here.

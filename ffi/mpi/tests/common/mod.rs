@@ -3,11 +3,14 @@
 //! What tests of MPI programs have in common: the library under test, compilers, launchers, and
 //! reports.
 
+pub mod compiled;
+#[path = "../../../../tests/tests/common/workspace.rs"]
+mod workspace;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// After so long a program hangs: on a busy machine one may take minutes.
 pub const LIMIT: Duration = Duration::from_secs(900);
@@ -18,24 +21,13 @@ pub const C: (&str, &[&str]) = ("mpicc", &["-Wall", "-Werror"]);
 /// Both libraries, and what starts their programs.
 pub const BOTH: [(&str, &str); 2] = [("openmpi", "mpirun.openmpi"), ("mpich", "mpirun.mpich")];
 
-/// The library under test, and the tools that tests start. Cargo does not build them for a test;
-/// with all of the workspace they have the features that the workspace's tests have, so that
-/// nothing is compiled a second time.
+/// The library under test, and the tools that tests start.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let own = std::env::current_exe().expect("this test is a file");
         let directory = own.ancestors().nth(2).expect("cargo's layout");
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--workspace", "--all-targets"]);
-        build.args([
-            "--manifest-path",
-            concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
-        ]);
-        if directory.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().expect("cargo starts").success());
+        workspace::build(directory);
         directory.join("libcopy_mpi.so")
     })
 }
@@ -46,7 +38,7 @@ pub struct Mpi {
     pub program: PathBuf,
 }
 
-/// Compiles the program; without the MPI library there is nothing to test against.
+/// The program, compiled; without the MPI library there is nothing to test against.
 pub fn mpi(
     name: &'static str,
     launcher: &'static str,
@@ -54,38 +46,33 @@ pub fn mpi(
     (compiler, flags): (&str, &[&str]),
 ) -> Option<Mpi> {
     let compiler = format!("{compiler}.{name}");
-    let answer = Command::new(&compiler).arg("-v").output();
-    if !answer.is_ok_and(|answer| answer.status.success()) {
+    let program = compiled::program(name, &compiler, flags, source);
+    if program.is_none() {
         let missing = format!("{compiler}, or the compiler behind it, is not installed");
         assert!(
             std::env::var_os("LIBCOPY_TEST_MPI").is_none(),
             "{missing}, but LIBCOPY_TEST_MPI asks for it"
         );
         eprintln!("skipped: {missing}");
-        return None;
     }
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    static PROGRAMS: AtomicU32 = AtomicU32::new(0);
-    let number = PROGRAMS.fetch_add(1, Ordering::Relaxed);
-    let file = format!("program.{name}.{}.{number}", std::process::id());
-    let program = directory.join(file);
-    let output = Command::new(&compiler)
-        .args(flags)
-        .args(["-O2", "-o"])
-        .arg(&program)
-        .arg(source)
-        .output()
-        .expect("the compiler starts");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Some(Mpi {
+    program.map(|program| Mpi {
         name,
         launcher,
         program,
     })
+}
+
+/// The C program by each MPI library that is installed, with flags besides the usual ones.
+pub fn programs(source: &str, flags: &[&str]) -> Vec<Mpi> {
+    let flags = [C.1, flags].concat();
+    let of = |(name, launcher)| mpi(name, launcher, source, (C.0, &flags));
+    BOTH.into_iter().filter_map(of).collect()
+}
+
+/// Whether repetitions are as many as may find something that fewer of them do not, rarely.
+/// `scripts/test --all` asks for that.
+pub fn is_full() -> bool {
+    std::env::var_os("LIBCOPY_TEST_ALL").is_some_and(|asked| asked == "1")
 }
 
 impl Drop for Mpi {
@@ -138,7 +125,12 @@ impl Mpi {
             .args(["sh", "-c", "exec \"$@\" >\"$0.$$\" 2>>\"$0\""])
             .arg(&said);
         command.arg(&self.program).args(arguments);
+        let started = Instant::now();
         let mut output = command.output().expect("the launcher starts");
+        // For whoever looks for what takes long; the test runner keeps it to itself otherwise.
+        let seconds = started.elapsed().as_secs_f64();
+        let program = self.program.file_stem().unwrap_or_default();
+        eprintln!("{seconds:6.2} s, {ranks} ranks: {program:?} {arguments:?} {environment:?}");
         for path in printed(&said) {
             output
                 .stdout
@@ -192,6 +184,14 @@ pub fn turn() -> MutexGuard<'static, ()> {
 
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The lines that a program has printed, whose ranks print in any order.
+pub fn sorted(output: &Output) -> Vec<String> {
+    let said = text(&output.stdout);
+    let mut lines: Vec<String> = said.lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
 }
 
 /// What the ranks' reports say in a column: the function, and how often.
