@@ -4,6 +4,9 @@
 
 #![allow(dead_code, reason = "each test that includes this uses a part of it")]
 
+#[path = "../../../tests/tests/common/workspace.rs"]
+mod workspace;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -20,14 +23,7 @@ pub fn built() -> &'static Path {
     BUILT.get_or_init(|| {
         let own = std::env::current_exe().expect("this test is a file");
         let directory = own.ancestors().nth(2).expect("cargo's layout").to_owned();
-        let mut build = Command::new(env!("CARGO"));
-        // With the features that the workspace's tests have, nothing is compiled a second time.
-        build.args(["build", "--quiet", "--workspace", "--all-targets"]);
-        build.arg("--manifest-path").arg(here("../Cargo.toml"));
-        if directory.ends_with("release") {
-            build.arg("--release");
-        }
-        run(&mut build);
+        workspace::build(&directory);
         for library in ["libcopy.so", "libcopy_async.so"] {
             let link = directory.join(format!("{library}.0"));
             if link.read_link().is_ok_and(|to| to == Path::new(library)) {

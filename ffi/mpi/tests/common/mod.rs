@@ -9,7 +9,7 @@ mod workspace;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// After so long a program hangs: on a busy machine one may take minutes.
@@ -176,10 +176,41 @@ fn printed(said: &Path) -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
-/// One program at a time: each has more ranks than there may be processors, and some poll.
-pub fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+/// Waits until there are two processors for a program: each has more ranks than that, and some
+/// poll. Tests of one process; nextest, which runs each in its own, counts them itself.
+pub fn turn() -> Turn {
+    let mut free = lock(&FREE);
+    loop {
+        let turns = free.get_or_insert_with(|| {
+            std::thread::available_parallelism()
+                .map_or(1, |processors| (processors.get() / 2).max(1))
+        });
+        if *turns > 0 {
+            *turns -= 1;
+            return Turn;
+        }
+        free = CHANGED.wait(free).unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+/// How many programs may be started; nothing before the first one.
+static FREE: Mutex<Option<usize>> = Mutex::new(None);
+static CHANGED: Condvar = Condvar::new();
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A turn, as long as it lives.
+pub struct Turn;
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(turns) = lock(&FREE).as_mut() {
+            *turns += 1;
+        }
+        CHANGED.notify_one();
+    }
 }
 
 pub fn text(bytes: &[u8]) -> String {
