@@ -2,6 +2,13 @@
 
 use super::*;
 
+/// Simulated programs: a thousand where all is tested (`scripts/test --all`), otherwise the first
+/// ones of these.
+fn programs() -> u64 {
+    let is_all = std::env::var("LIBCOPY_TEST_ALL").is_ok_and(|asked| asked == "1");
+    if is_all { 1000 } else { 200 }
+}
+
 #[test]
 fn a_rank_that_is_ahead_of_the_others_asks_seldom() {
     let mut together = Together::new(Decision::Intercept, 7);
@@ -332,11 +339,11 @@ fn program(seed: u64, rounds: u64) -> [f64; 2] {
     [each, all(0).min(all(1))].map(|best| spent / (best + others) - 1.0)
 }
 
-/// Of 1,000 programs.
 #[test]
 fn messages_lose_at_most_two_percent_against_the_better_fixed_way() {
     let mut worst = [0.0f64; 2];
-    let mut lost: Vec<[f64; 2]> = (0..1000).map(|seed| program(seed, 10_000)).collect();
+    let seeds = 0..programs();
+    let mut lost: Vec<[f64; 2]> = seeds.map(|seed| program(seed, 10_000)).collect();
     for lost in &lost {
         for (worst, lost) in worst.iter_mut().zip(lost) {
             *worst = worst.max(*lost);
@@ -346,7 +353,7 @@ fn messages_lose_at_most_two_percent_against_the_better_fixed_way() {
     assert!(
         worst.iter().all(|worst| *worst <= 0.02),
         "{worst:?}, median {:?}",
-        lost[500]
+        lost[lost.len() / 2]
     );
 }
 
@@ -445,13 +452,13 @@ fn together(seed: u64, rounds: u64) -> f64 {
     spent / (calls as f64 * (means[0].min(means[1]) + other)) - 1.0
 }
 
-/// Of 1,000 programs.
 #[test]
 fn nonblocking_collectives_lose_at_most_two_percent() {
-    let mut lost: Vec<f64> = (0..1000).map(|seed| together(seed, 10_000)).collect();
+    let seeds = 0..programs();
+    let mut lost: Vec<f64> = seeds.map(|seed| together(seed, 10_000)).collect();
     lost.sort_by(f64::total_cmp);
-    let median = lost[500];
-    assert!(lost[999] <= 0.02, "{:?}, median {median}", &lost[990..]);
+    let (median, worst) = (lost[lost.len() / 2], &lost[lost.len() - 10..]);
+    assert!(worst[9] <= 0.02, "{worst:?}, median {median}");
 }
 
 #[test]
