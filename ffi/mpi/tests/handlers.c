@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
-/* MPI_THREAD_MULTIPLE: errors of a communicator go to its own error handler, and MPI_COMM_WORLD keeps its, which
- * ends the program, while one thread receives what is too long, and another what is not. */
+/* MPI_THREAD_MULTIPLE: errors of a communicator go to its own error handler, and MPI_COMM_WORLD keeps
+ * its, which ends the program, while one thread receives what is too long, and another what is not. */
 #include <mpi.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -42,7 +42,7 @@ static void *whole(void *unused)
 	return unused;
 }
 
-/* Messages on a communicator whose errors are returned: each rank sends one and receives half of one. */
+/* Messages on a communicator whose errors are returned: each rank sends one and receives half. */
 static void cut(MPI_Comm comm)
 {
 	unsigned char *bytes = elements(), *half = elements();

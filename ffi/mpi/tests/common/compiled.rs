@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! MPI programs, each compiled once: a program is kept below a name that is a hash of all that it is
-//! made from, and every test, process and later run that wants the same takes that file.
+//! MPI programs, each compiled once: a program is kept below a name that is a hash of all that it
+//! is made from, and every test, process and later run that wants the same takes that file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
