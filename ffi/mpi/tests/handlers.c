@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 
-/* MPI_THREAD_MULTIPLE: errors of a communicator go to its own error handler, and MPI_COMM_WORLD keeps
- * its, which ends the program, while one thread receives what is too long, and another what is not. */
+/* MPI_THREAD_MULTIPLE: errors of a communicator go to its own error handler, and MPI_COMM_WORLD
+ * keeps its, which ends the program, while one thread receives what is too long and another what
+ * is not. */
 #include <mpi.h>
 #include <pthread.h>
 #include <stdio.h>
