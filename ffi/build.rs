@@ -19,8 +19,4 @@ fn main() {
     link(&format!("-soname,{library}.so.{version}"));
     // It leaves handlers of signals and of fork behind, and addresses in the other libraries.
     link("-z,nodelete");
-    // What the crates below export to others than C programs is not part of the C API.
-    if library == "libcopy" {
-        link("--exclude-libs,ALL");
-    }
 }

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Builds libcopy_mpi.so and the tool so that they run with every glibc from 2.17 (CentOS 7) on: cargo-zigbuild links
-# them against zig's copy of that version's symbols. Needs say and die of the script that sources it.
+# Builds libcopy_mpi.so, the tool and what packages want besides so that they run with every glibc from 2.17 (CentOS 7)
+# on: cargo-zigbuild links them against zig's copy of that version's symbols. Needs say and die of the script that sources it.
 
 portable_glibc=2.17
 portable_zigbuild_version=0.24.0
@@ -50,20 +50,24 @@ stripped() {
     objcopy --strip-all --remove-section=.gnu_debuglink "$1" "$2"
 }
 
-# build_portable ROOT TARGET: builds libcopy_mpi.so and the tool libcopy into TARGET/portable, each with a file of
-# debug information (.debug), and checks which glibc they need. Fails with a message.
+# build_portable ROOT TARGET [CRATES FILES]: builds libcopy_mpi.so and the tool libcopy into TARGET/portable, each with a
+# file of debug information (.debug), and checks which glibc they need. CRATES are built as well, and of what these
+# make, FILES are treated alike; both are lists with spaces. Fails with a message.
 #
-# Both in one call of cargo, so that what they have in common is compiled once, with the features of both. The place
+# All in one call of cargo, so that what they have in common is compiled once, with the features of both. The place
 # of cargo's registry is not written into them: the files are the same whoever builds them.
 build_portable() {
-    local root=$1 target=$2 tools triple newest missing file
+    local root=$1 target=$2 crates=(-p libcopy-mpi -p libcopy-cli) files=(libcopy_mpi.so libcopy)
+    local tools triple newest missing file
+    for file in ${3-}; do crates+=(-p "$file"); done
+    for file in ${4-}; do files+=("$file"); done
     tools=$(zigbuild) || return 1
     triple=$(rustc -vV | sed -n 's/^host: //p')
     [[ $triple == *-linux-gnu ]] || die "this Rust is for $triple; a portable build needs one for Linux with glibc"
     (cd "$root" && PATH=$tools:$PATH CARGO_TARGET_DIR=$target \
-        cargo zigbuild --quiet --release --target "$triple.$portable_glibc" -p libcopy-mpi -p libcopy-cli \
+        cargo zigbuild --quiet --release --target "$triple.$portable_glibc" "${crates[@]}" \
         --config "target.$triple.rustflags=['--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo']") || return 1
-    for file in libcopy_mpi.so libcopy; do
+    for file in "${files[@]}"; do
         split_debug "$target/$triple/release/$file" "$target/portable" || return 1
         newest=$(newest_glibc "$target/portable/$file")
         if [[ -z $newest || $(printf '%s\n' "$newest" "$portable_glibc" | sort -V | tail -n 1) != "$portable_glibc" ]]; then

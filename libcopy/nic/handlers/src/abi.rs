@@ -169,7 +169,7 @@ macro_rules! specialised {
 
 /// Handlers that copy checkpoints, with checkpoints of 612 bytes, for a port: what the simulator
 /// compares with ours.
-#[cfg(feature = "paper-segment")]
+#[cfg(all(feature = "paper-segment", feature = "c-names"))]
 mod paper {
     use super::{Call, port};
     use crate::PaperSegment;
@@ -180,7 +180,7 @@ mod paper {
     /// # Safety
     ///
     /// As for `libcopy_nic_port_ro_cp`, but the checkpoints are [`PaperSegment`]s.
-    #[unsafe(no_mangle)]
+    #[cfg_attr(feature = "c-names", unsafe(no_mangle))]
     unsafe extern "C" fn libcopy_nic_port_ro_cp_612(call: *const Call, port: *mut port::Port) {
         // SAFETY: `call` is valid, and with it the image and the checkpoints, which nobody changes
         // while there are packets.
@@ -200,7 +200,7 @@ mod paper {
     ///
     /// As for `libcopy_nic_port_rw_cp`, but the checkpoint and its master copy are
     /// [`PaperSegment`]s.
-    #[unsafe(no_mangle)]
+    #[cfg_attr(feature = "c-names", unsafe(no_mangle))]
     unsafe extern "C" fn libcopy_nic_port_rw_cp_612(call: *const Call, port: *mut port::Port) {
         // SAFETY: `call` is valid, and with it the image; the checkpoint belongs to the virtual HPU
         // that runs this handler alone; nobody changes the master copy.
@@ -224,7 +224,7 @@ macro_rules! handlers {
         ///
         /// `call` and what it points to are valid as `struct libcopy_nic_call` says; so are the
         /// functions of `device`.
-        #[unsafe(no_mangle)]
+        #[cfg_attr(feature = "c-names", unsafe(no_mangle))]
         pub unsafe extern "C" fn $name(call: *const Call, device: *const Device) {
             // SAFETY: both point to structures that do not change during the call.
             let ($call, mut $nic) = unsafe { (&*call, &*device) };
@@ -236,7 +236,7 @@ macro_rules! handlers {
         /// # Safety
         ///
         /// As for the function of a device; `port` may be written.
-        #[unsafe(no_mangle)]
+        #[cfg_attr(feature = "c-names", unsafe(no_mangle))]
         pub unsafe extern "C" fn $ported(call: *const Call, port: *mut port::Port) {
             let mut $nic = port::Registers(port);
             // SAFETY: it points to a structure that does not change during the call.
