@@ -21,7 +21,7 @@ use crate::library::errors;
 pub use crate::library::errors::raise;
 use crate::library::pmpi;
 use crate::library::status::Status;
-use crate::messages::handlers::Handlers;
+use crate::messages::error_handlers::ErrorHandlers;
 use crate::messages::truncation::Failed;
 use crate::messages::{remote, truncation, view};
 use crate::types::datatype::Known;
@@ -82,7 +82,7 @@ impl Drop for Unexamined {
 #[derive(Debug)]
 pub struct Arrival {
     comm: Word,
-    handlers: Handlers,
+    handlers: ErrorHandlers,
     /// `None` if nothing could be found out: a header that arrives there is an error then.
     known: Option<Arc<Comm>>,
     /// `None` in the same way, or if it has not earned a layout.
@@ -187,7 +187,7 @@ impl Arrival {
         };
         Some(Arrival {
             comm,
-            handlers: Handlers::of(world, comm),
+            handlers: ErrorHandlers::of(world, comm),
             known,
             datatype: kind,
             unexamined,
@@ -213,7 +213,7 @@ impl Arrival {
     }
 
     /// Where errors of the library's went when the receive was posted.
-    pub fn handlers(&self) -> Handlers {
+    pub fn handlers(&self) -> ErrorHandlers {
         self.handlers
     }
 

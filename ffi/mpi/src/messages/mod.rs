@@ -10,9 +10,9 @@ pub mod arguments;
 pub mod committed;
 #[cfg(feature = "gpu")]
 pub mod device;
+pub mod error_handlers;
 pub mod governed;
 pub mod handle;
-pub mod handlers;
 pub mod incoming;
 pub mod init;
 pub mod lengths;

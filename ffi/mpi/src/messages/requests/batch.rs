@@ -13,7 +13,7 @@ use crate::comm::processes::{World, has_threads};
 use crate::library::abi::{UNDEFINED, Word};
 use crate::library::pmpi;
 use crate::library::status::{Room, Status, is_ignored};
-use crate::messages::handlers::{Handlers, quietly};
+use crate::messages::error_handlers::{ErrorHandlers, quietly};
 use crate::messages::incoming::raise;
 use crate::messages::requests::entry::{Entry, State, Work, reported};
 use crate::messages::requests::table::{TABLE, Unfetched, any, find, forget, insert};
@@ -367,7 +367,7 @@ impl Owner {
         match self {
             // MPICH has the error handler of MPI_COMM_WORLD hear of what is wrong with a request.
             Owner::Us(comm) if !world.abi.is_open_mpi() => {
-                match quietly(world, Handlers::of(world, comm), wait) {
+                match quietly(world, ErrorHandlers::of(world, comm), wait) {
                     0 => 0,
                     code => raise(comm, code),
                 }
@@ -381,7 +381,7 @@ impl Owner {
     pub fn may_wait(self, world: &World) -> bool {
         match self {
             Owner::Us(comm) if has_threads(world) && !world.abi.is_open_mpi() => {
-                Handlers::of(world, comm) == Handlers::Alike
+                ErrorHandlers::of(world, comm) == ErrorHandlers::Alike
             }
             _ => true,
         }

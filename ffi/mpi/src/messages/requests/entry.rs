@@ -14,9 +14,9 @@ use crate::comm::processes::World;
 use crate::library::abi::Word;
 use crate::library::pmpi;
 use crate::library::status::{Room, Status};
+use crate::messages::error_handlers::{ErrorHandlers, quietly};
 use crate::messages::governed::{Class, Watched};
 use crate::messages::handle::Handle;
-use crate::messages::handlers::{Handlers, quietly};
 use crate::messages::incoming::{Arrival, Fetching, raise};
 use crate::messages::pack_memory::Memory;
 use crate::messages::sending::Plan;
@@ -112,7 +112,7 @@ pub(super) fn reported(world: &World, comm: Option<Word>, error: c_int, code: c_
 /// that was completed with an error is complete, too: the call that finishes it returns that error.
 pub(super) fn completed(
     world: &World,
-    (handle, handlers): (Word, Handlers),
+    (handle, handlers): (Word, ErrorHandlers),
     status: &mut Room,
 ) -> Option<c_int> {
     let mut flag = 0;
@@ -219,7 +219,7 @@ impl State {
             }
             // Nothing of ours is under way.
             Work::Start(_, _, None) | Work::Packed { .. } | Work::Forwarded(_) => {
-                let asked = (self.handle, Handlers::Alike);
+                let asked = (self.handle, ErrorHandlers::Alike);
                 let Some(code) = completed(world, asked, &mut room) else {
                     return false;
                 };
@@ -318,7 +318,7 @@ fn is_sent(world: &World, shared: &Shared, header: Word) -> bool {
     let is_over = push(world, shared);
     // What only its receiver can go on with waits for the header: the library may have that still.
     let is_asked = is_over || p2p::any_on_device();
-    let header = (header, Handlers::Alike);
+    let header = (header, ErrorHandlers::Alike);
     is_asked && completed(world, header, &mut Room::new()).is_some() && is_over
 }
 

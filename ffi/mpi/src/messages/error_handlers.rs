@@ -19,19 +19,19 @@ use crate::library::pmpi;
 
 /// Where errors of a request go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Handlers {
+pub enum ErrorHandlers {
     /// Where those of `MPI_COMM_WORLD` go, or nowhere, as of a send there are none.
     Alike,
     /// Elsewhere, or nobody has asked.
     Other,
 }
 
-impl Handlers {
+impl ErrorHandlers {
     /// Those of a receive on a communicator, which exists; what matters with several threads only.
-    pub fn of(world: &World, comm: Word) -> Handlers {
+    pub fn of(world: &World, comm: Word) -> ErrorHandlers {
         let abi = world.abi;
         if abi.is_open_mpi() || !has_threads(world) {
-            return Handlers::Other;
+            return ErrorHandlers::Other;
         }
         // Where the handler ends the program, it does not matter which call it ends.
         let ends = |handler: &Handler| {
@@ -43,9 +43,9 @@ impl Handlers {
             Some(abi.same(own.0, of_world.0))
         };
         if abi.same(comm, abi.world) || is_alike() == Some(true) {
-            Handlers::Alike
+            ErrorHandlers::Alike
         } else {
-            Handlers::Other
+            ErrorHandlers::Other
         }
     }
 }
@@ -73,12 +73,12 @@ impl Drop for Handler {
 
 /// Does `work`, which does not wait where other threads may call, without a word to the error
 /// handler of `MPI_COMM_WORLD`.
-pub fn quietly(world: &World, handlers: Handlers, work: impl FnOnce() -> c_int) -> c_int {
+pub fn quietly(world: &World, handlers: ErrorHandlers, work: impl FnOnce() -> c_int) -> c_int {
     /// Threads that exchange it do so one after the other.
     static EXCHANGED: Mutex<()> = Mutex::new(());
     let abi = world.abi;
     let has_threads = has_threads(world);
-    if abi.is_open_mpi() || has_threads && handlers == Handlers::Alike {
+    if abi.is_open_mpi() || has_threads && handlers == ErrorHandlers::Alike {
         return work();
     }
     let _one = has_threads.then(|| lock(&EXCHANGED));
