@@ -20,9 +20,9 @@ use crate::library::pmpi;
 /// Where errors of a request go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorHandlers {
-    /// Where those of `MPI_COMM_WORLD` go, or nowhere, as of a send there are none.
+    /// To the handler of `MPI_COMM_WORLD`, which ends the program; or nowhere, as a send has none.
     Alike,
-    /// Elsewhere, or nobody has asked.
+    /// To another one, or nobody has asked.
     Other,
 }
 
@@ -33,7 +33,8 @@ impl ErrorHandlers {
         if abi.is_open_mpi() || !has_threads(world) {
             return ErrorHandlers::Other;
         }
-        // Where the handler ends the program, it does not matter which call it ends.
+        // Where the handler ends the program, it does not matter which call it ends; a function of
+        // the program's would be called once more.
         let ends = |handler: &Handler| {
             abi.is_predefined_handler(handler.0) && !abi.same(handler.0, abi.errors_return)
         };
@@ -42,10 +43,9 @@ impl ErrorHandlers {
             let own = Handler::of(abi, comm)?;
             Some(abi.same(own.0, of_world.0))
         };
-        if abi.same(comm, abi.world) || is_alike() == Some(true) {
-            ErrorHandlers::Alike
-        } else {
-            ErrorHandlers::Other
+        match is_alike() {
+            Some(true) => ErrorHandlers::Alike,
+            _ => ErrorHandlers::Other,
         }
     }
 }
@@ -56,7 +56,8 @@ struct Handler(Word, &'static Abi);
 impl Handler {
     fn of(abi: &'static Abi, comm: Word) -> Option<Handler> {
         let mut handler: Word = 0;
-        // SAFETY: a communicator; a word has room for either kind of handle.
+        // SAFETY: the caller is in a call on this communicator, or it is MPI_COMM_WORLD; a word has
+        // room for either kind of handle.
         let answer = unsafe { pmpi::comm_get_errhandler(comm, (&raw mut handler).cast()) };
         (answer == 0).then_some(Handler(handler, abi))
     }
@@ -84,8 +85,8 @@ pub fn quietly(world: &World, handlers: ErrorHandlers, work: impl FnOnce() -> c_
     let _one = has_threads.then(|| lock(&EXCHANGED));
     match Handler::of(abi, abi.world) {
         Some(before) if !abi.same(before.0, abi.errors_return) => {
-            // SAFETY: a communicator that is always there; a predefined error handler, and
-            // afterwards the one that was there.
+            // SAFETY: MPI_COMM_WORLD lives until MPI_Finalize; MPI_ERRORS_RETURN is predefined, and
+            // `before` holds a reference to the handler that is put back.
             unsafe {
                 pmpi::comm_set_errhandler(abi.world, abi.errors_return);
                 let answer = work();
