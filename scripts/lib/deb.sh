@@ -45,7 +45,8 @@ in_own_namespaces() {
 # deb_source STAGE: makes the source tree of the packages in STAGE/libcopy, with everything that is built in
 # installed.
 deb_source() {
-    local stage=$1 source=$1/libcopy built=$1/built/release maintainer file
+    local stage=$1 source=$1/libcopy built=$1/built/release maintainer file triple
+    triple=$(host_triple)
     maintainer="${DEBFULLNAME:-libcopy developers} <${DEBEMAIL:-libcopy@localhost.localdomain}>"
     mkdir -p "$source" "$built"
     for file in libcopy "${deb_files[@]}" libcopy_mpi.so; do
@@ -73,7 +74,6 @@ deb() {
     chroot=$(deb_chroot "$deb_suite" "${deb_packages[@]}") || exit 3
     say "building for glibc $portable_glibc and newer (minutes the first time)"
     build_portable "$root" "$target" "${deb_crates[*]}" "${deb_files[*]}" || exit 1
-    triple=$(rustc -vV | sed -n 's/^host: //p')
     deb_source "$stage"
     # shellcheck disable=SC2016
     in_own_namespaces "$root/scripts/lib/enter-chroot" "$chroot" --bind "$stage" build \

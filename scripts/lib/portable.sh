@@ -50,11 +50,16 @@ stripped() {
     objcopy --strip-all --remove-section=.gnu_debuglink "$1" "$2"
 }
 
+# host_triple: prints the target that this Rust compiles for by default.
+host_triple() {
+    rustc -vV | sed -n 's/^host: //p'
+}
+
 # build_portable ROOT TARGET [CRATES FILES]: builds libcopy_mpi.so and the tool libcopy into TARGET/portable, each with a
 # file of debug information (.debug), and checks which glibc they need. CRATES are built as well, and of what these
 # make, FILES are treated alike; both are lists with spaces. Fails with a message.
 #
-# All in one call of cargo, so that what they have in common is compiled once, with the features of both. The place
+# All in one call of cargo, so that what they have in common is compiled once, with the features of all. The place
 # of cargo's registry is not written into them: the files are the same whoever builds them.
 build_portable() {
     local root=$1 target=$2 crates=(-p libcopy-mpi -p libcopy-cli) files=(libcopy_mpi.so libcopy)
@@ -62,7 +67,7 @@ build_portable() {
     for file in ${3-}; do crates+=(-p "$file"); done
     for file in ${4-}; do files+=("$file"); done
     tools=$(zigbuild) || return 1
-    triple=$(rustc -vV | sed -n 's/^host: //p')
+    triple=$(host_triple)
     [[ $triple == *-linux-gnu ]] || die "this Rust is for $triple; a portable build needs one for Linux with glibc"
     (cd "$root" && PATH=$tools:$PATH CARGO_TARGET_DIR=$target \
         cargo zigbuild --quiet --release --target "$triple.$portable_glibc" "${crates[@]}" \
