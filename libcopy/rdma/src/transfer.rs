@@ -258,7 +258,7 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
     pub unsafe fn start_send(&mut self, from: &Buffer<'_>) -> Result<TransferId> {
         // SAFETY: the caller's promise is the same.
         let (id, rts) = unsafe { self.start_matched_send(from)? };
-        let told = self.wire.channel.send(&rts);
+        let told = self.wire.send(rts);
         told.inspect_err(|error| self.fail(error))?;
         Ok(id)
     }
@@ -458,15 +458,17 @@ impl<C: Channel, E: Endpoint> Link<C, E> {
 
     fn advance(&mut self) -> Result<bool> {
         let mut has_moved = false;
-        let message = self.wire.channel.try_receive();
-        if let Ok(Some(bytes)) = &message {
-            let control = Control::from_bytes(bytes, self.wire.rank)?;
-            self.handle(control)?;
+        let (message, ended) = match self.wire.receive() {
+            Ok(message) => (message, Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        if let Some(message) = message {
+            self.handle(message)?;
             has_moved = true;
         }
         // Before the end of the channel is told: what a peer has done before it ended counts.
         has_moved |= self.complete()?;
-        message?;
+        ended?;
         has_moved |= self.post()?;
         self.tell_forget()?;
         Ok(has_moved)

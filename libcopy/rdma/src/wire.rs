@@ -17,6 +17,7 @@ use crate::iov::Elements;
 use crate::keys::{Keys, Mapped, Memory};
 use crate::message::Control;
 use crate::registrations::Registrations;
+use libcopy_datatype::room;
 
 /// A request that a sender has to post. Requests of all transfers are posted in this order, since
 /// the peer's receives are in the order of its CTS messages.
@@ -61,7 +62,14 @@ pub(crate) struct Wire<C, E: Endpoint> {
     /// Dropped before the connection, through which its keys are unmapped.
     pub shared: Option<Arc<Mutex<Keys<E>>>>,
     pub endpoint: Arc<E>,
+    /// Control messages that were sent, and those that have come: each has its sequence number in
+    /// its last bytes.
+    sent: u32,
+    received: u32,
 }
+
+/// Bytes of a sequence number.
+const SEQUENCE: usize = size_of::<u32>();
 
 impl<C: Channel, E: Endpoint> Wire<C, E> {
     pub fn new(
@@ -88,11 +96,42 @@ impl<C: Channel, E: Endpoint> Wire<C, E> {
             receives_pending: 0,
             shared,
             endpoint,
+            sent: 0,
+            received: 0,
         }
     }
 
     pub fn tell(&mut self, message: &Control) -> Result<()> {
-        self.channel.send(&message.to_bytes()?)
+        self.send(message.to_bytes()?)
+    }
+
+    /// Sends a control message, with its sequence number.
+    pub fn send(&mut self, mut message: Vec<u8>) -> Result<()> {
+        room::reserve(&mut message, SEQUENCE)?;
+        message.extend(self.sent.to_le_bytes());
+        self.sent = self.sent.wrapping_add(1);
+        self.channel.send(&message)
+    }
+
+    /// The next control message, if it has come.
+    ///
+    /// # Errors
+    ///
+    /// One that is lost, that comes a second time or that is none: a FIN that comes a second time
+    /// could end another offer of the same transfer, whose bytes have not come.
+    pub fn receive(&mut self) -> Result<Option<Control>> {
+        let Some(bytes) = self.channel.try_receive()? else {
+            return Ok(None);
+        };
+        let Some((message, sequence)) = bytes.split_last_chunk() else {
+            return Err(self.corrupt("bytes of a control message", bytes.len() as u64));
+        };
+        let sequence = u32::from_le_bytes(*sequence);
+        if sequence != self.received {
+            return Err(self.corrupt("sequence number of a control message", sequence.into()));
+        }
+        self.received = sequence.wrapping_add(1);
+        Control::from_bytes(message, self.rank).map(Some)
     }
 }
 

@@ -93,6 +93,14 @@ impl Options {
         wanted.map(|(_, word)| *word).collect()
     }
 
+    /// The seed of property tests; none if each run has a new one, as with `--all`, or if the
+    /// environment has one.
+    pub fn proptest_seed(&self) -> Option<u64> {
+        let is_given = std::env::var_os("PROPTEST_RNG_SEED").is_some();
+        let built_in = (!self.all && !is_given).then_some(1);
+        self.seed.or(built_in)
+    }
+
     /// What the guest suite is told.
     pub fn suite(&self) -> Vec<String> {
         let mut words = Vec::new();
@@ -164,6 +172,15 @@ mod tests {
         ] {
             let said = Options::parse(words).unwrap_err();
             assert!(said.contains(why), "{words:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn random_tests_are_the_same_each_time_but_with_all() {
+        let seed = |words: &[&str]| Options::parse(words).unwrap().proptest_seed();
+        assert_eq!(seed(&["--seed", "3", "--all"]), Some(3));
+        if std::env::var_os("PROPTEST_RNG_SEED").is_none() {
+            assert_eq!((seed(&[]), seed(&["--all"])), (Some(1), None));
         }
     }
 

@@ -129,6 +129,11 @@ impl Tests {
                 // Tests have as many repetitions then as find what is rare.
                 command.env("LIBCOPY_TEST_ALL", "1");
             }
+            // Otherwise a change that has nothing to do with it is refused for what a random case
+            // finds; new cases are looked for by --all.
+            if let Some(seed) = self.options.proptest_seed() {
+                command.env("PROPTEST_RNG_SEED", seed.to_string());
+            }
             let mut durations = Durations::default();
             let (code, said) = tee(command, &mut self.screen, |line, seconds| {
                 durations.line(line, seconds);
