@@ -45,6 +45,9 @@
 //! [`device`] wraps the module's ioctls and can be used alone. [`team`] brings processes together;
 //! [`transport`] moves bytes between two of them; [`collective`] between all. Errors are one enum,
 //! [`Error`]; an operation that fails on one rank fails on all of them, also if a rank is killed.
+//!
+//! What is public and has no page here is for crates of the same version: the C library, the one
+//! that MPI programs preload, and the tool.
 
 pub mod calibration;
 pub mod collective;
@@ -68,6 +71,7 @@ pub mod process;
 pub mod refusal;
 #[doc(hidden)]
 pub mod scratch;
+#[doc(hidden)]
 pub mod shm;
 pub mod team;
 pub mod topology;

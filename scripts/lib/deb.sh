@@ -8,22 +8,29 @@
 deb_suite=trixie
 deb_oldest=bullseye
 deb_mirror=${LIBCOPY_MIRROR:-http://deb.debian.org/debian}
-deb_packages=(debhelper lintian gcc libc6-dev pkgconf)
+deb_packages=(debhelper dh-dkms lintian gcc libc6-dev pkgconf)
+# What DKMS builds the module with, and the metadata of a kernel's Rust crates.
+deb_compilers=(rustc rust-src bindgen clang gcc libc6-dev make flex bison bc libelf-dev libssl-dev libdw-dev dwarves
+    python3-minimal perl xz-utils zlib1g-dev openssl kmod)
+# A Debian with an init system, and with a kernel that is too old for the module.
+deb_machine=(systemd-sysv udev dkms erofs-utils initramfs-tools linux-headers-amd64 "${deb_compilers[@]}")
 # What is built, beside what the wheel has.
 deb_crates=(libcopy-ffi libcopy-async libcopy-manual)
 deb_files=(libcopy.so libcopy_async.so)
 
-# make_deb_chroot SUITE PACKAGES PATH: PACKAGES is a list with commas, or empty.
+# make_deb_chroot SUITE PACKAGES PATH: PACKAGES is a list with commas, or empty. SUITE may end with +backports.
 make_deb_chroot() {
-    local proxy=() include=()
+    local proxy=() include=() suites=("deb $deb_mirror ${1%+*} main")
+    [[ $1 != *+* ]] || suites+=("deb $deb_mirror ${1/+/-} main")
     [[ -z ${http_proxy-} ]] || proxy=(--aptopt="Acquire::http::Proxy \"$http_proxy\"")
     [[ -z $2 ]] || include=(--include="$2")
+    # Kernels boot in scripts/vm, which has an initramfs of its own.
     # shellcheck disable=SC2016
-    mmdebstrap --mode=root --variant=minbase --format=directory --aptopt='Acquire::Retries "3"' \
+    INITRD=No mmdebstrap --mode=root --variant=minbase --format=directory --aptopt='Acquire::Retries "3"' \
         --aptopt='APT::Install-Recommends "false"' "${proxy[@]}" "${include[@]}" \
         --customize-hook='rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/*.bin "$1"/var/cache/apt/archives/*.deb' \
         --customize-hook='touch "$1/etc/resolv.conf"' \
-        "$1" "$3" "deb $deb_mirror $1 main"
+        "${1%+*}" "$3" "${suites[@]}"
 }
 
 # deb_chroot SUITE [PACKAGE...]: prints the path of a chroot with these packages, which is kept in the cache.
@@ -57,12 +64,51 @@ deb_source() {
     CARGO_TARGET_DIR=$stage/built "$root/scripts/install" --no-build --prefix /usr --libdir lib/x86_64-linux-gnu \
         --destdir "$source/installed" >&2
     cp -r "$root/ffi/packaging/debian/." "$source/debian"
-    filled_in "$source/debian/control.in" MAINTAINER="$maintainer" GLIBC="$portable_glibc" >"$source/debian/control"
+    deb_module_source "$source"
+    filled_in "$source/debian/control.in" MAINTAINER="$maintainer" GLIBC="$portable_glibc" \
+        COMPILERS="$(printf '%s, ' "${deb_compilers[@]}")" >"$source/debian/control"
+    [[ -z $kernel ]] || deb_module "$source"
     filled_in "$source/debian/changelog.in" MAINTAINER="$maintainer" VERSION="$version" \
         DATE="$(date -R -u -d "@$SOURCE_DATE_EPOCH")" >"$source/debian/changelog"
     filled_in "$source/debian/copyright.in" \
         EXPAT="$(sed 's/^$/./; s/^/ /' "$root/LICENSES/MIT.txt")" >"$source/debian/copyright"
-    rm "$source"/debian/*.in
+    rm -f "$source"/debian/*.in "$source"/debian/libcopy-modules.*
+}
+
+# deb_module_source SOURCE: what packages of the module have but the module itself: its source, and the files of the system.
+deb_module_source() {
+    local source=$1 module=$1/installed/usr/src/libcopy-$version name
+    mkdir -p "$module"
+    (cd "$root" && tar -c Kbuild kmod) | tar -C "$module" -x --no-same-owner --exclude=kmod/system
+    cp "$root/kmod/dkms/dkms.conf" "$source/debian/libcopy-dkms.dkms"
+    rm "$module/kmod/dkms/dkms.conf"
+    for name in sysusers udev; do
+        cp "$root/kmod/system/libcopy.$name" "$source/debian/libcopy-module-common.$name"
+    done
+    install -D -m 644 "$root/kmod/system/libcopy.limits" "$source/installed/etc/security/limits.d/libcopy.conf"
+    install -D -m 644 "$root/kmod/system/libcopy.modules-load" "$source/installed/usr/lib/modules-load.d/libcopy.conf"
+}
+
+# deb_kernel VERSION: sets $kernel and $ko to a kernel and the module for it; "newest" is the newest of backports.
+deb_kernel() {
+    local words=()
+    [[ $1 == newest ]] || words=(--kernel "$1")
+    need modinfo kmod
+    ko=$("$root/scripts/vm" module "${words[@]}") || exit 3
+    kernel=$(modinfo -F vermagic "$ko")
+    kernel=${kernel%% *}
+}
+
+# deb_module SOURCE: adds a package with the module $ko for $kernel.
+deb_module() {
+    local source=$1 package=libcopy-modules-$kernel file
+    install -D -m 644 "$ko" "$source/installed/usr/lib/modules/$kernel/updates/libcopy.ko"
+    for file in "$source"/debian/libcopy-modules.*; do
+        filled_in "$file" KERNEL="$kernel" >"$source/debian/$package.${file##*libcopy-modules.}"
+        rm "$file"
+    done
+    cat "$source/debian/$package.control" >>"$source/debian/control"
+    rm "$source/debian/$package.control"
 }
 
 # deb STAGE OUTPUT: makes the packages and prints their paths. The directory STAGE is empty.
@@ -72,6 +118,7 @@ deb() {
     [[ $(uname -m) == x86_64 ]] || die "Debian packages are made on x86-64, this machine is $(uname -m)"
     zigbuild >/dev/null || exit 3
     chroot=$(deb_chroot "$deb_suite" "${deb_packages[@]}") || exit 3
+    [[ -z $kernel ]] || deb_kernel "$kernel"
     say "building for glibc $portable_glibc and newer (minutes the first time)"
     build_portable "$root" "$target" "${deb_crates[*]}" "${deb_files[*]}" || exit 1
     deb_source "$stage"
@@ -91,11 +138,14 @@ deb() {
     done
 }
 
-# deb_tests OUTPUT: tests the packages of this version there, prints a line for each test, and last how many passed. Fails if one did.
+# deb_tests STAGE OUTPUT: tests the packages of this version there, prints a line for each test, and last how many passed.
+# Fails if one did.
 deb_tests() {
-    local output=$1 newest oldest passed=0 failed=0 line
+    local stage=$1 output=$2 newest oldest machine passed=0 failed=0 line
     newest=$(deb_chroot "$deb_suite" "${deb_packages[@]}") || exit 3
     oldest=$(deb_chroot "$deb_oldest") || exit 3
+    machine=$(deb_chroot "$deb_suite+backports" "${deb_machine[@]}" \
+        "linux-base/$deb_suite-backports" "linux-image-$kernel" "linux-headers-$kernel") || exit 3
     while IFS= read -r line; do
         case $line in
         'ok '*) passed=$((passed + 1)) ;;
@@ -105,10 +155,13 @@ deb_tests() {
     done < <(
         in_own_namespaces "$root/scripts/lib/enter-chroot" "$newest" --bind "$output" packages --bind "$root" source \
             sh /mnt/source/ffi/packaging/deb-tests lintian "$version" || echo "failed lintian in $deb_suite: ended with $?"
-        for suite in "$deb_suite $newest" "$deb_oldest $oldest"; do
-            TMPDIR=$work in_own_namespaces bash "$root/scripts/lib/enter-overlay" "${suite#* }" "$output" "$root" \
-                sh /mnt/source/ffi/packaging/deb-tests "${suite%% *}" "$version" || echo "failed ${suite%% *}: ended with $?"
+        for suite in "$deb_suite $newest" "$deb_oldest $oldest" "module $machine"; do
+            TMPDIR=$work in_own_namespaces bash "$root/scripts/lib/enter-overlay" "${suite#* }" "$output" "$root" "$stage" \
+                sh /mnt/source/ffi/packaging/deb-tests "${suite%% *}" "$version" "$kernel" ||
+                echo "failed ${suite%% *}: ended with $?"
         done
+        "$root/scripts/vm" run --no-module --kernel "$kernel" --image "$stage/machine.erofs" --timeout 900 -- \
+            sh "$root/ffi/packaging/deb-tests" boot "$version" "$kernel" || echo "failed boot: ended with $?"
     )
     echo "$passed passed, $failed failed"
     ((passed > 0 && failed == 0))

@@ -110,9 +110,15 @@ kernel_reports='WARNING: |BUG: |BUG at |Oops|Kernel panic|general protection fau
 
 # run_guest: boots $kernel with the options in the variables named below and gives back, in
 # $guest_status, what the command returned, or a status of our own.
-#   accel cpus mem numa ioat timeout interactive use_module params shares extra_env qemu_args append cmd
+#   accel cpus mem numa ioat timeout interactive use_module image params shares extra_env qemu_args append cmd
 run_guest() {
-    local run=$1 status=0 args=() same=0 index
+    local run=$1 status=0 args=() same=0 index root_image
+    root_image=$(inside "$guest_image")
+    local binds=(--bind "$run" rw/run --bind "$checkout" ro/checkout)
+    if [[ -n $image ]]; then
+        root_image=/mnt/image/${image##*/}
+        binds+=(--bind "${image%/*}" image)
+    fi
     mkdir -p "$run"
     : >"$run/serial.log"
     : >"$run/status"
@@ -130,6 +136,7 @@ run_guest() {
         printf '%q ' "LIBCOPY_VM=$accel" "${extra_env[@]}"
         printf ')\n'
         printf 'interactive=%q\nuse_module=%q\nversion=%q\nioat=%q\n' "$interactive" "$use_module" "$kernel" "$ioat"
+        printf 'systemd=%q\n' "$([[ -z $image ]] || echo 1)"
         printf 'terminal=%q\n' "${TERM:-dumb}"
         printf 'size=%q\n' "$({ stty size <&0; } 2>/dev/null || true)"
     } >"$run/config"
@@ -148,7 +155,7 @@ run_guest() {
         -append "console=ttyS0 quiet nokaslr initcall_blacklist=load_system_certificate_list loglevel=5 panic=-1 oops=panic hugepages=64 tsc=reliable no_timer_check random.trust_cpu=on rcupdate.rcu_cpu_stall_timeout=120 watchdog_thresh=60 $append"
         -serial "file:$(inside "$run/serial.log")"
         -device virtio-rng-pci
-        -drive "file=$(inside "$guest_image"),if=none,id=root,format=raw,readonly=on,file.locking=off"
+        -drive "file=$root_image,if=none,id=root,format=raw,readonly=on,file.locking=off"
         -device "virtio-blk-pci,drive=root"
         -device virtio-serial-pci
         -chardev "file,id=status,path=$(inside "$run/status")"
@@ -176,7 +183,6 @@ run_guest() {
             -object "memory-backend-memfd,id=mem,size=${mem}M,share=on")
     fi
     # Two devices carry all directories of the host: one that only reads and one that also writes.
-    local binds=(--bind "$run" rw/run --bind "$checkout" ro/checkout)
     if [[ -d $boot_dir/lib/modules ]]; then
         binds+=(--bind "$boot_dir/lib/modules" ro/modules)
     fi

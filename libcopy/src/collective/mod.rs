@@ -18,6 +18,7 @@ mod calls;
 mod cooperative;
 mod division;
 mod gather;
+#[doc(hidden)]
 pub mod nonblocking;
 mod offloaded;
 mod reduce;

@@ -9,9 +9,11 @@
 //! [`comparison`](libcopy_datatype::comparison) from every message, [`governor`] from trials that
 //! the ranks agree on, [`monitor`] from the time between a program's calls.
 
+#[doc(hidden)]
 pub mod backoff;
 mod bands;
 mod executor;
+#[doc(hidden)]
 pub mod governor;
 mod load;
 pub(crate) mod monitor;
@@ -22,8 +24,10 @@ mod thresholds;
 mod words;
 
 pub(crate) use bands::MAX_BANDS;
+#[doc(hidden)]
 pub use bands::{Band, Bands};
 pub use executor::{Async, Executor};
+#[doc(hidden)]
 pub use oversubscription::Oversubscription;
 pub(crate) use profile::try_directory;
 pub use profile::{Profile, RdmaProfile};

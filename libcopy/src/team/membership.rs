@@ -435,16 +435,19 @@ impl Team {
     }
 
     /// Who uses the team, where several owners share it.
+    #[doc(hidden)]
     pub fn usage(&self) -> Usage {
         Usage::new(self.segment.clone())
     }
 
     /// How the ranks go on without the team after a disagreement.
+    #[doc(hidden)]
     pub fn resumption(&self) -> Resumption {
         Resumption::new(self.segment.clone(), self.rank(), self.size())
     }
 
     /// Breaks the team: nobody waits for this rank any more, whatever it would have done next.
+    #[doc(hidden)]
     pub fn give_up(&mut self) {
         let rank = self.rank();
         let waiter = &self.mailbox.waiter;

@@ -14,5 +14,7 @@ pub(crate) use decision::Decision;
 pub use key::TeamKey;
 pub use launch::launch;
 pub use membership::Team;
+#[doc(hidden)]
 pub use resumption::Resumption;
+#[doc(hidden)]
 pub use usage::Usage;
