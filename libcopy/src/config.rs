@@ -244,6 +244,7 @@ settings! {
         NONTEMPORAL_MIN = "LIBCOPY_NONTEMPORAL_MIN", "", Few, Bytes, "From this size on, received bytes bypass the cache (`inf`: never).";
         SHARE_MIN = "LIBCOPY_SHARE_MIN", "", Few, Bytes, "From this size on, root and leaf share a copy where each has a core (`inf`: never).";
         ATTACH_MAX = "LIBCOPY_ATTACH_MAX", "", Few, Bytes, "Up to this size, peers map a buffer that is used again and again through the module (0: none, `inf`: all).";
+        TOPOLOGY = "LIBCOPY_TOPOLOGY", "", Few, Any, "Directory with a snapshot of sys and proc of a machine that is taken for this one (to look at what would be chosen there).";
         SPIN = "LIBCOPY_SPIN", "", Few, Number("a number of microseconds"), "Microseconds to spin before sleeping (default: adaptive; none if ranks outnumber cores).";
     }
     "libcopy_mpi.so": {

@@ -4,12 +4,20 @@
 //!
 //! Nothing here fails: what the kernel does not tell is filled with a cautious guess.
 
+mod cpus;
+mod tree;
+
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::{Pid, SysconfVar, sysconf};
+
+use crate::config;
+
+pub use cpus::Cpus;
+pub use tree::{Level, Name, Object};
 
 /// One NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,9 +50,9 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Reads the machine we run on.
+    /// Reads the machine we run on, or the one that `LIBCOPY_TOPOLOGY` has a snapshot of.
     pub fn read() -> Self {
-        Self::read_below(Path::new("/"))
+        Self::read_below(&root())
     }
 
     /// The machine we run on, read once per process: some sixty files of sysfs, which no team and
@@ -60,15 +68,14 @@ impl Topology {
                 .map(|s| s.trim().to_owned())
                 .unwrap_or_default()
         };
-        let mut cpus = parse_list(&text("sys/devices/system/cpu/online"));
-        if cpus.is_empty() {
-            cpus = (0..std::thread::available_parallelism().map_or(1, |n| n.get())).collect();
-        }
-        let mut nodes: Vec<Node> = parse_list(&text("sys/devices/system/node/online"))
-            .into_iter()
-            .map(|id| Node {
-                id,
-                cpus: parse_list(&text(&format!("sys/devices/system/node/node{id}/cpulist"))),
+        let cpus: Vec<usize> = online(root).iter().collect();
+        let nodes = tree::online(root, "node");
+        let mut nodes: Vec<Node> = nodes
+            .iter()
+            .map(|id| {
+                let cpus = text(&format!("sys/devices/system/node/node{id}/cpulist"));
+                let cpus = Cpus::from_list(&cpus).iter().collect();
+                Node { id, cpus }
             })
             .filter(|node| !node.cpus.is_empty())
             .collect();
@@ -134,6 +141,29 @@ impl Topology {
     }
 }
 
+/// Where `sys` and `proc` of the machine are.
+fn root() -> PathBuf {
+    let snapshot = config::TOPOLOGY.value_os();
+    snapshot.map_or_else(|| PathBuf::from("/"), PathBuf::from)
+}
+
+/// The processors that are online; of a machine that does not say, as many as this process may use.
+fn online(root: &Path) -> Cpus {
+    let cpus = tree::online(root, "cpu");
+    if cpus.is_empty() {
+        (0..std::thread::available_parallelism().map_or(1, |n| n.get())).collect()
+    } else {
+        cpus
+    }
+}
+
+/// What lies in what on the machine of [`Topology::read`]: reads some fifteen files for each
+/// processor.
+pub fn objects() -> Object {
+    let root = root();
+    Object::read_below(&root, &online(&root))
+}
+
 /// The processors the calling thread may run on; all that can be named if the kernel does not say.
 pub fn affinity() -> Vec<usize> {
     let set = sched_getaffinity(Pid::from_raw(0));
@@ -152,19 +182,6 @@ pub fn pin(cpus: &[usize], index: usize) {
     }
 }
 
-/// Parses a list such as "0-3,8".
-fn parse_list(text: &str) -> Vec<usize> {
-    let mut list = Vec::new();
-    for part in text.split(',').filter(|p| !p.is_empty()) {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        if let (Ok(first), Ok(last)) = (first.trim().parse::<usize>(), last.trim().parse::<usize>())
-        {
-            list.extend(first..=last.min(first.saturating_add(4095)));
-        }
-    }
-    list
-}
-
 /// Parses a cache size such as "1024K".
 fn parse_size(text: &str) -> usize {
     crate::config::parse_bytes(text)
@@ -177,18 +194,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists() {
-        assert_eq!(parse_list("0-3,8"), [0, 1, 2, 3, 8]);
-        assert_eq!(parse_list("0"), [0]);
-        assert!(parse_list("").is_empty());
-        assert!(parse_list("x-y").is_empty());
-    }
-
-    #[test]
     fn a_machine_without_sysfs_still_has_a_topology() {
         let topology = Topology::read_below(Path::new("/nonexistent"));
         assert!(!topology.cpus.is_empty());
         assert_eq!(topology.nodes.len(), 1);
+        let root = Path::new("/nonexistent");
+        let machine = Object::read_below(root, &online(root));
+        assert_eq!(
+            (machine.name().as_str(), machine.inside.len()),
+            ("machine", 0)
+        );
         assert!(topology.l2 > 0 && topology.llc >= topology.l2);
     }
 

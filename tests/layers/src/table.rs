@@ -41,6 +41,8 @@ pub const TABLE: &[Layers] = &[
             < error op lock lru refusal scratch
             < mapping
             < process
+            < topology/cpus
+            < topology/tree
             < config topology memcpy
             < policy/executor policy/bands policy/oversubscription policy/backoff policy/governor
             < policy/thresholds policy/monitor

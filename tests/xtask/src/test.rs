@@ -247,11 +247,11 @@ impl Tests {
     /// Installs what tests want from the distribution, where that can be done.
     fn packages(&mut self) {
         // Some tests of datatypes compare with MPI libraries, look at memory under valgrind, and
-        // compile GPU kernels for the processor.
+        // compile GPU kernels for the processor; lstopo says what a machine looks like.
         let mut packages = function::<&str>(
             &self.root,
             "packages",
-            "ensure_packages \"${mpi_commands[@]}\" valgrind:valgrind c++:g++",
+            "ensure_packages \"${mpi_commands[@]}\" valgrind:valgrind c++:g++ lstopo-no-graphics:hwloc-nox",
             &[],
         );
         if let Ok(output) = packages.stderr(Stdio::inherit()).output() {
@@ -259,7 +259,7 @@ impl Tests {
                 let missing = String::from_utf8_lossy(&output.stdout);
                 let missing = missing.split_whitespace().collect::<Vec<_>>().join(" ");
                 let why = format!("not installed: {missing} (sudo apt-get install {missing})");
-                self.absent("comparison with MPI, valgrind, C++", &why);
+                self.absent("comparison with MPI and lstopo, valgrind, C++", &why);
             }
         }
     }

@@ -2,13 +2,13 @@
 
 //! `libcopy info`: everything a question about this machine begins with.
 
-use super::ranks::{self, RANKS, Ranks, ranges};
+use super::ranks::{self, RANKS, Ranks};
 use anyhow::Result;
 use clap::Args;
 use libcopy::config::{self, ForWhom, SETTINGS, Setting};
 use libcopy::device::{Device, Engine, EngineKind};
 use libcopy::policy::Policy;
-use libcopy::topology::Topology;
+use libcopy::topology::{self, Cpus, Level, Object, Topology};
 use libcopy::transport::probe_machine;
 use libcopy::tune::Profile;
 use libcopy::uapi;
@@ -173,9 +173,16 @@ fn print(out: &mut impl Write, args: &InfoArgs, ranks: &Ranks) -> Result<()> {
     let topology = Topology::read();
     writeln!(out, "\nMachine")?;
     writeln!(out, "  {}, Linux {}", topology.model, topology.kernel)?;
-    for node in &topology.nodes {
-        writeln!(out, "  NUMA node {}: cores {}", node.id, ranges(&node.cpus))?;
+    let machine = topology::objects();
+    for (depth, object) in machine.all() {
+        if !is_core(object) {
+            let margin = 2 * (depth + 1);
+            writeln!(out, "{:margin$}{}", "", describe_object(object))?;
+        }
     }
+    let cpus: Cpus = topology::affinity().into_iter().collect();
+    let place = machine.place(&cpus).name();
+    writeln!(out, "  this process: processors {cpus}, in {place}")?;
     writeln!(
         out,
         "  caches: L1d {} KiB, L2 {} KiB, last level {} KiB",
@@ -244,6 +251,23 @@ fn value_of(setting: &Setting) -> String {
         (None, _) if setting.default.is_empty() => "(unset)".to_owned(),
         (None, _) => format!("{} (default)", setting.default),
     }
+}
+
+/// Whether it is a core and nothing else, of which there are many.
+fn is_core(object: &Object) -> bool {
+    object.names.iter().all(|name| name.level == Level::Core)
+}
+
+/// One line about a part of the machine.
+fn describe_object(object: &Object) -> String {
+    let cores: Vec<&Object> = object.inside.iter().filter(|it| is_core(it)).collect();
+    let threads = cores.iter().map(|core| core.cpus.len()).max();
+    let cores = match (cores.len(), threads) {
+        (_, None) => String::new(),
+        (count, Some(threads)) if threads > 1 => format!(", {count} cores of {threads} threads"),
+        (count, _) => format!(", {count} cores"),
+    };
+    format!("{}: processors {}{cores}", object.name(), object.cpus)
 }
 
 /// One line about an engine.
@@ -320,6 +344,11 @@ fn as_json(ranks: &Ranks, refused: &[String]) -> Value {
             "cpus": topology.cpus,
             "nodes": topology.nodes.iter().map(|n| json!({ "id": n.id, "cpus": n.cpus }))
                 .collect::<Vec<_>>(),
+            "objects": topology::objects().all().iter().map(|(depth, object)| json!({
+                "depth": depth,
+                "names": object.names.iter().map(|name| name.to_string()).collect::<Vec<_>>(),
+                "cpus": object.cpus.to_string(),
+            })).collect::<Vec<_>>(),
             "l1d": topology.l1d,
             "l2": topology.l2,
             "llc": topology.llc,

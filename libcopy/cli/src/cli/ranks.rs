@@ -485,28 +485,6 @@ pub fn refused() -> Vec<String> {
     wrong
 }
 
-/// Numbers of processors as `0-3,8`.
-pub fn ranges(cpus: &[usize]) -> String {
-    let mut parts: Vec<(usize, usize)> = Vec::new();
-    for cpu in cpus {
-        match parts.last_mut() {
-            Some((_, last)) if *last + 1 == *cpu => *last = *cpu,
-            _ => parts.push((*cpu, *cpu)),
-        }
-    }
-    let parts: Vec<String> = parts
-        .iter()
-        .map(|(a, b)| {
-            if a == b {
-                a.to_string()
-            } else {
-                format!("{a}-{b}")
-            }
-        })
-        .collect();
-    parts.join(",")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -535,11 +513,5 @@ mod tests {
         let found = reports(&said);
         let numbers: Vec<_> = found.iter().map(|it| (it.number, it.threads)).collect();
         assert_eq!(numbers, [(Some(0), Some((3, true))), (Some(1), None)]);
-    }
-
-    #[test]
-    fn cores_are_told_as_ranges() {
-        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
-        assert_eq!(ranges(&[]), "");
     }
 }

@@ -8,10 +8,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use libcopy::topology::Cpus;
 
 use super::super::mpi::launcher::{Launcher, Variable, is_launcher};
 use super::super::mpi::{library, prepare, program};
-use super::super::ranks::{self, RANKS, Ranks, Report, ranges};
+use super::super::ranks::{self, RANKS, Ranks, Report};
 use super::finding::{Finding, Status};
 
 /// An MPI library of this machine.
@@ -430,7 +431,7 @@ pub fn binding(ranks: &Ranks, is_launchers: bool) -> Finding {
     let masks: Vec<String> = ranks
         .reports
         .iter()
-        .map(|report| ranges(&report.cpus))
+        .map(|report| Cpus::from_iter(report.cpus.iter().copied()).to_string())
         .collect();
     let found = if masks.iter().all(|mask| *mask == masks[0]) {
         format!("{by} run on processors {}", masks[0])
