@@ -235,7 +235,12 @@ pub fn explanation(outcome: &str) -> Option<&'static str> {
         }
         "no gain" => "nothing to gain: are as fast in the MPI library",
         "no team" => {
-            "nothing was done: are of ranks that no team could be made of, or whose team is broken"
+            "nothing was done: are of ranks that have not agreed in MPI_Init to work together, or \
+             that have no way that pays"
+        }
+        "broken team" => {
+            "nothing was done: are of ranks one of which could not join their team, or whose team \
+             an erroneous call has broken"
         }
         "disabled" => {
             "nothing was done: came while libcopy was switched off, by LIBCOPY_DISABLE, a tool \
