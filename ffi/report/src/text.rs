@@ -4,7 +4,7 @@
 
 use crate::job::Job;
 use crate::rank::Class;
-use crate::verdict::{Gain, bytes, range, seconds};
+use crate::verdict::{Gain, bytes, seconds};
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -167,18 +167,13 @@ fn gained(class: &Class) -> String {
     let Some(gain) = Gain::of_class(class) else {
         return "not known".to_owned();
     };
-    if gain.low_s > 0.0 && gain.is_at_least {
-        format!("at least {} saved", seconds(gain.low_s))
-    } else if gain.low_s > 0.0 {
-        format!("{} saved", range(gain.low_s, gain.high_s))
-    } else if gain.high_s < 0.0 {
-        format!("{} lost", range(-gain.high_s, -gain.low_s))
-    } else {
-        format!(
-            "{} lost to {} saved",
-            seconds(-gain.low_s),
-            seconds(gain.high_s)
-        )
+    match gain.certain() {
+        Some((true, amount)) => format!("{amount} saved"),
+        Some((false, amount)) => format!("{amount} lost"),
+        None => {
+            let (lost, saved) = (seconds(-gain.low_s), seconds(gain.high_s));
+            format!("{lost} lost to {saved} saved")
+        }
     }
 }
 
