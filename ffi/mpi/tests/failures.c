@@ -6,6 +6,8 @@
  *        failures FILE counts WHICH  rank 1 has another length than the others; MPI says so
  *        failures FILE again WHICH   the same, and then correct calls, which work; rank 2 is late
  *        failures FILE sides         the root of a nonblocking gather receives less than it sends
+ *        failures FILE unable        rank 1 has no file descriptor left when the ranks make their
+ *                                    team; its calls work
  *
  * What ranks have to say goes into FILE: launchers may drop what was printed just before an abort.
  */
@@ -15,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { MOST = 1 << 22 };
@@ -120,6 +123,26 @@ int main(int argc, char **argv)
 		if (recv[MOST / 2] != (1 << size) - 1)
 			say(argv[1], rank, "wrong");
 		say(argv[1], rank, "works again");
+		MPI_Finalize();
+		return 0;
+	}
+	if (strcmp(argv[2], "unable") == 0) {
+		struct rlimit usual, none;
+		getrlimit(RLIMIT_NOFILE, &usual);
+		none = usual;
+		/* All descriptors below the first free one are open, and stay so. */
+		int free_one = dup(0);
+		close(free_one);
+		none.rlim_cur = free_one;
+		if (rank == 1 && (free_one < 0 || setrlimit(RLIMIT_NOFILE, &none)))
+			MPI_Abort(MPI_COMM_WORLD, 2);
+		for (int round = 0; round < 8; round++) {
+			memset(recv, rank ? 0 : round + 1, MOST);
+			if (call(0, MOST, size) != MPI_SUCCESS || recv[MOST - 1] != round + 1)
+				say(argv[1], rank, "wrong");
+		}
+		setrlimit(RLIMIT_NOFILE, &usual);
+		say(argv[1], rank, "works");
 		MPI_Finalize();
 		return 0;
 	}

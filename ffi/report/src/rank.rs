@@ -65,6 +65,8 @@ pub struct Time {
     pub forwarded_ns: u64,
     /// In functions that send, receive, probe or complete requests.
     pub messages_ns: u64,
+    /// In functions that pack and unpack.
+    pub packing_ns: u64,
     /// What libcopy itself took to find the other ranks and to make teams of them.
     pub setup_ns: u64,
 }
@@ -72,7 +74,7 @@ pub struct Time {
 impl Time {
     /// In MPI.
     pub fn mpi_ns(&self) -> u64 {
-        self.intercepted_ns + self.forwarded_ns + self.messages_ns
+        self.intercepted_ns + self.forwarded_ns + self.messages_ns + self.packing_ns
     }
 
     /// Adds another rank's.
@@ -81,6 +83,7 @@ impl Time {
         self.intercepted_ns += other.intercepted_ns;
         self.forwarded_ns += other.forwarded_ns;
         self.messages_ns += other.messages_ns;
+        self.packing_ns += other.packing_ns;
         self.setup_ns += other.setup_ns;
     }
 }

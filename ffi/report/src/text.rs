@@ -4,9 +4,13 @@
 
 use crate::job::Job;
 use crate::rank::Class;
-use crate::verdict::{Gain, bytes, range, seconds};
+use crate::verdict::{Gain, bytes, seconds};
 use std::collections::BTreeSet;
 use std::fmt;
+
+/// What the time in MPI is: functions that libcopy does not look at are not in it, and a program of
+/// these only would seem to spend none there.
+const IN_MPI: &str = "in MPI, windows and files not counted";
 
 /// Machines or programs that are named.
 const NAMED: usize = 4;
@@ -53,9 +57,9 @@ impl Job {
         let share = 100.0 * mpi / elapsed.max(f64::MIN_POSITIVE);
         let (elapsed, mpi) = (seconds(elapsed), seconds(mpi));
         let times = if share > 100.0 {
-            format!("{elapsed}; {mpi} in MPI, by several threads")
+            format!("{elapsed}; {mpi} {IN_MPI}, by several threads")
         } else {
-            format!("{elapsed}, of which {mpi} ({share:.0} %) in MPI")
+            format!("{elapsed}, of which {mpi} ({share:.0} %) {IN_MPI}")
         };
         writeln!(
             f,
@@ -69,6 +73,7 @@ impl Job {
             ("in collectives that libcopy did", time.intercepted_ns),
             ("in those that were forwarded", time.forwarded_ns),
             ("in messages, with waiting", time.messages_ns),
+            ("in packing", time.packing_ns),
             ("for libcopy to get ready", time.setup_ns),
         ];
         let parts = parts.into_iter().filter(|(_, sum)| *sum > 0);
@@ -162,18 +167,13 @@ fn gained(class: &Class) -> String {
     let Some(gain) = Gain::of_class(class) else {
         return "not known".to_owned();
     };
-    if gain.low_s > 0.0 && gain.is_at_least {
-        format!("at least {} saved", seconds(gain.low_s))
-    } else if gain.low_s > 0.0 {
-        format!("{} saved", range(gain.low_s, gain.high_s))
-    } else if gain.high_s < 0.0 {
-        format!("{} lost", range(-gain.high_s, -gain.low_s))
-    } else {
-        format!(
-            "{} lost to {} saved",
-            seconds(-gain.low_s),
-            seconds(gain.high_s)
-        )
+    match gain.certain() {
+        Some((true, amount)) => format!("{amount} saved"),
+        Some((false, amount)) => format!("{amount} lost"),
+        None => {
+            let (lost, saved) = (seconds(-gain.low_s), seconds(gain.high_s));
+            format!("{lost} lost to {saved} saved")
+        }
     }
 }
 
@@ -190,7 +190,7 @@ fn list(names: &BTreeSet<String>) -> String {
 mod tests {
     use super::*;
 
-    const LINE: &str = r#"{"report":2,"rank":RANK,"host":"node","program":"/bin/x","library":"MPICH","bytes":7,"time":{"elapsed_ns":2000000000,"intercepted_ns":300000000,"messages_ns":100000000},"functions":{"MPI_Bcast":{"intercepted":100,"small":1,"fresh":0}},"messages":{"sent":3,"truncated":0},"bootstrap":"all 2 ranks agreed","classes":[{"function":"MPI_Bcast","ranks":2,"bytes":65536,"intercepted":100,"forwarded":2,"trials":1,"communicators":1,"forwarding":0,"took_ns":300000000,"saved_ns":-150000000,"error_ns":1000000}]}"#;
+    const LINE: &str = r#"{"report":2,"rank":RANK,"host":"node","program":"/bin/x","library":"MPICH","bytes":7,"time":{"elapsed_ns":2000000000,"intercepted_ns":300000000,"messages_ns":100000000,"packing_ns":60000000},"functions":{"MPI_Bcast":{"intercepted":100,"small":1,"fresh":0}},"messages":{"sent":3,"truncated":0},"bootstrap":"all 2 ranks agreed","classes":[{"function":"MPI_Bcast","ranks":2,"bytes":65536,"intercepted":100,"forwarded":2,"trials":1,"communicators":1,"forwarding":0,"took_ns":300000000,"saved_ns":-150000000,"error_ns":1000000}]}"#;
 
     #[test]
     fn a_report_begins_with_the_verdict() {
@@ -203,7 +203,13 @@ mod tests {
         );
         assert_eq!(
             lines[1],
-            "2 reports of 2 ranks, MPICH: 2.0 s, of which 0.40 s (20 %) in MPI"
+            "2 reports of 2 ranks, MPICH: 2.0 s, of which 0.46 s (23 %) in MPI, windows and files \
+             not counted"
+        );
+        assert_eq!(
+            lines[2],
+            "each rank: 0.30 s in collectives that libcopy did, 0.10 s in messages, with waiting, \
+             60 ms in packing"
         );
         assert!(
             !text.contains("fresh") && !text.contains("truncated"),

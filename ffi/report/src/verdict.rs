@@ -47,9 +47,17 @@ impl Gain {
         Some(Gain::of(known.saved, known.error(), known.took))
     }
 
-    /// Whether time was saved, or lost, by more than chance explains.
-    pub fn is_certain(&self) -> bool {
-        self.low_s > 0.0 || self.high_s < 0.0
+    /// How much was saved (`true`) or lost, in words; `None` if chance alone explains it.
+    pub(crate) fn certain(&self) -> Option<(bool, String)> {
+        if self.low_s > 0.0 && self.is_at_least {
+            Some((true, format!("at least {}", seconds(self.low_s))))
+        } else if self.low_s > 0.0 {
+            Some((true, range(self.low_s, self.high_s)))
+        } else if self.high_s < 0.0 {
+            Some((false, range(-self.high_s, -self.low_s)))
+        } else {
+            None
+        }
     }
 }
 
@@ -144,17 +152,8 @@ fn sentence(job: &Job, elapsed: f64, gain: Option<Gain>, unmeasured: u64) -> Str
         };
     };
     let of = format!("of {}", seconds(elapsed));
-    let mut text = if gain.low_s > 0.0 && gain.is_at_least {
-        format!("libcopy saved at least {} {of}", seconds(gain.low_s))
-    } else if gain.low_s > 0.0 {
-        format!("libcopy saved {} {of}", range(gain.low_s, gain.high_s))
-    } else if gain.high_s < 0.0 {
-        format!("libcopy cost {} {of}", range(-gain.high_s, -gain.low_s))
-    } else {
-        let (lost, saved) = (seconds(-gain.low_s), seconds(gain.high_s));
-        format!("no difference that can be told {of}: between {lost} lost and {saved} saved")
-    };
-    if gain.is_certain() {
+    let mut text = if let Some((is_saved, amount)) = gain.certain() {
+        let verb = if is_saved { "saved" } else { "cost" };
         let sign = gain.low_s.signum();
         let mut classes: Vec<(&Class, Known)> = job
             .classes
@@ -169,8 +168,11 @@ fn sentence(job: &Job, elapsed: f64, gain: Option<Gain>, unmeasured: u64) -> Str
         let named: Vec<String> = named
             .map(|(class, _)| format!("{} of {}", class.name(), bytes(class.bytes)))
             .collect();
-        text.push_str(&format!(": {}", named.join("; ")));
-    }
+        format!("libcopy {verb} {amount} {of}: {}", named.join("; "))
+    } else {
+        let (lost, saved) = (seconds(-gain.low_s), seconds(gain.high_s));
+        format!("no difference that can be told {of}: between {lost} lost and {saved} saved")
+    };
     if unmeasured > 0 {
         text.push_str(&format!(
             " ({unmeasured} intercepted calls, of too few of their kind, are not compared)"
@@ -235,7 +237,12 @@ pub fn explanation(outcome: &str) -> Option<&'static str> {
         }
         "no gain" => "nothing to gain: are as fast in the MPI library",
         "no team" => {
-            "nothing was done: are of ranks that no team could be made of, or whose team is broken"
+            "nothing was done: are of ranks that have not agreed in MPI_Init to work together, or \
+             that have no way that pays"
+        }
+        "broken team" => {
+            "nothing was done: are of ranks one of which could not join their team, or whose team \
+             an erroneous call has broken"
         }
         "disabled" => {
             "nothing was done: came while libcopy was switched off, by LIBCOPY_DISABLE, a tool \
@@ -254,7 +261,7 @@ pub fn seconds(time: f64) -> String {
 }
 
 /// Two times with the unit of the longer one.
-pub(crate) fn range(low: f64, high: f64) -> String {
+fn range(low: f64, high: f64) -> String {
     let (scale, unit) = unit(high);
     let (low, high) = (digits(low * scale), digits(high * scale));
     if low == high {

@@ -261,7 +261,7 @@ pub fn intercept_nonblocking<K>(
             .nonblocking_group()
             .ok_or_else(|| known.why_not_met())?;
         if !members.group.admits_next() {
-            return Err(Outcome::NoTeam);
+            return Err(Outcome::BrokenTeam);
         }
         Ok((abi, members.clone(), bytes, kinds))
     })
@@ -341,7 +341,7 @@ fn admit(
     };
     match decision {
         Decision::Intercept => {
-            let number = group.next_call().ok_or(Outcome::NoTeam)?;
+            let number = group.next_call().ok_or(Outcome::BrokenTeam)?;
             Ok((group, number))
         }
         Decision::Forward => Err(Outcome::NoGain),

@@ -171,7 +171,7 @@ impl Comm {
             Ok(None) => Err(Outcome::Machines),
             Err(why) => {
                 why.inspect(|why| complain(why));
-                Err(Outcome::NoTeam)
+                Err(Outcome::BrokenTeam)
             }
         };
         let lease = teams::of(abi, comm, (self.rank, self.size), demand, make);

@@ -369,6 +369,11 @@ macro_rules! packs {
         pub unsafe extern "C" fn $name($($argument: argument_type!($count, $kind)),*) -> c_int {
             // SAFETY: the caller's promise.
             unsafe {
+                if unusual::is_timed() {
+                    if let Some(_timed) = times::begin(Kind::Packing) {
+                        return $name($($argument),*);
+                    }
+                }
                 gpu::with_gpu! {
                     if gpu::is_loaded() {
                         if let Some(code) = gpu::$body::<$count>($($argument),*) {

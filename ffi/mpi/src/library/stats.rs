@@ -151,15 +151,17 @@ pub enum Outcome {
     /// The MPI library is as fast: dense bytes, or long pieces, that are packed; a collective that
     /// is longer than what is faster here; or a class of calls that the governor forwards.
     NoGain,
-    /// No team could be made of the ranks, or it has no way that pays, or it is broken.
+    /// The ranks have not agreed to work together, or have no way that pays.
     NoTeam,
+    /// Making the team failed, on this rank or on another one, or an erroneous call has broken it.
+    BrokenTeam,
     /// `LIBCOPY_DISABLE` is set, the MPI library is an unknown one, or a tool wraps such functions.
     Disabled,
     /// The datatype has not been used often enough to be worth a layout.
     Fresh,
 }
 
-const OUTCOMES: [(Outcome, &str); 13] = [
+const OUTCOMES: [(Outcome, &str); 14] = [
     (Outcome::Intercepted, "intercepted"),
     (Outcome::Nodes, "by nodes"),
     (Outcome::Small, "small"),
@@ -171,6 +173,7 @@ const OUTCOMES: [(Outcome, &str); 13] = [
     (Outcome::Arguments, "arguments"),
     (Outcome::NoGain, "no gain"),
     (Outcome::NoTeam, "no team"),
+    (Outcome::BrokenTeam, "broken team"),
     (Outcome::Disabled, "disabled"),
     (Outcome::Fresh, "fresh"),
 ];

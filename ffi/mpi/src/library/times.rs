@@ -19,13 +19,16 @@ pub enum Kind {
     Collective,
     /// A message, a probe, or requests of whatever kind.
     Message,
+    /// Packing or unpacking.
+    Packing,
 }
 
 /// When this library was loaded.
 static BEGINNING: OnceLock<Instant> = OnceLock::new();
 
-/// Sums of nanoseconds: collectives that were intercepted, that were forwarded, and messages.
-static SUMS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
+/// Sums of nanoseconds: collectives that were intercepted, that were forwarded, messages, and
+/// packing.
+static SUMS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 /// What finding other ranks and making teams took.
 static SETUP: AtomicU64 = AtomicU64::new(0);
 
@@ -83,6 +86,7 @@ impl Drop for Timed {
             (Kind::Collective, Inside::Intercepted) => 0,
             (Kind::Collective, _) => 1,
             (Kind::Message, _) => 2,
+            (Kind::Packing, _) => 3,
         };
         add(&SUMS[index], self.started.elapsed());
     }
@@ -106,13 +110,14 @@ pub fn setup<R>(work: impl FnOnce() -> R) -> R {
 /// What was taken so far.
 pub fn sums() -> libcopy_report::Time {
     let elapsed = BEGINNING.get().map_or(Duration::ZERO, Instant::elapsed);
-    let [intercepted_ns, forwarded_ns, messages_ns] =
+    let [intercepted_ns, forwarded_ns, messages_ns, packing_ns] =
         SUMS.each_ref().map(|sum| sum.load(Ordering::Relaxed));
     libcopy_report::Time {
         elapsed_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),
         intercepted_ns,
         forwarded_ns,
         messages_ns,
+        packing_ns,
         setup_ns: SETUP.load(Ordering::Relaxed),
     }
 }
@@ -128,10 +133,16 @@ mod tests {
         intercepted();
         std::thread::sleep(Duration::from_millis(2));
         drop(outer);
-        let [own, forwarded, messages] = SUMS.each_ref().map(|sum| sum.load(Ordering::Relaxed));
+        let sums = || SUMS.each_ref().map(|sum| sum.load(Ordering::Relaxed));
+        let [own, others @ ..] = sums();
         assert!(own >= 2_000_000);
-        assert_eq!((forwarded, messages), (0, 0));
-        drop(begin(Kind::Message));
-        assert_eq!(SUMS[1].load(Ordering::Relaxed), 0);
+        assert_eq!(others, [0; 3]);
+        let packing = begin(Kind::Packing).expect("there is none outside");
+        intercepted();
+        std::thread::sleep(Duration::from_millis(2));
+        drop(packing);
+        let [still_own, forwarded, messages, packing] = sums();
+        assert_eq!((still_own, forwarded, messages), (own, 0, 0));
+        assert!(packing >= 2_000_000);
     }
 }

@@ -14,8 +14,9 @@ use crate::gpu;
 use crate::library::abi::{Abi, Word};
 use crate::library::count::{Count, Large};
 use crate::library::stats::{Function, Outcome};
+use crate::library::times::{self, Kind};
 use crate::library::tools::Feature;
-use crate::library::{pmpi, stats, tools};
+use crate::library::{pmpi, stats, tools, unusual};
 use crate::packing::pack::{Last, intercepted, none, with_decision};
 use crate::types::datatype::{Grain, Prepared};
 use crate::types::earned::Use;
@@ -341,6 +342,11 @@ macro_rules! exports {
         ) -> c_int {
             // SAFETY: the caller's promise.
             unsafe {
+                if unusual::is_timed() {
+                    if let Some(_timed) = times::begin(Kind::Packing) {
+                        return $pack(name, input, count, datatype, output, size, position);
+                    }
+                }
                 gpu::with_gpu! {
                     if gpu::is_loaded() {
                         let call = |input, output, size, position| {
@@ -374,6 +380,11 @@ macro_rules! exports {
         ) -> c_int {
             // SAFETY: the caller's promise.
             unsafe {
+                if unusual::is_timed() {
+                    if let Some(_timed) = times::begin(Kind::Packing) {
+                        return $unpack(name, input, size, position, output, count, datatype);
+                    }
+                }
                 gpu::with_gpu! {
                     if gpu::is_loaded() {
                         let call = |input, size, position, output| {

@@ -22,18 +22,51 @@ fn collectives_work_after_an_erroneous_one() {
     let environment = [
         ("LD_PRELOAD", library.to_str().expect("a plain path")),
         ("LIBCOPY_MPI_MIN", "0"),
+        ("LIBCOPY_STATS", "1"),
     ];
     for mpi in programs(source!("failures.c"), &[]) {
         let name = mpi.name;
         let file = mpi.program.with_extension("said");
         let path = file.to_str().expect("a plain path");
         for which in ["0", "1", "2", "3", "4"] {
-            mpi.run(3, &[path, "again", which], &environment);
+            let output = mpi.run(3, &[path, "again", which], &environment);
+            let report = text(&output.stderr);
+            assert!(report.contains(" broken team"), "{name} {which}: {report}");
             let said = std::fs::read_to_string(&file).unwrap_or_default();
             let _ = std::fs::remove_file(&file);
             let right = said.lines().all(|line| line.ends_with(": works again"));
             assert!(right && said.lines().count() == 3, "{name} {which}: {said}");
         }
+    }
+}
+
+/// Where one rank cannot join the team, all calls are forwarded, and the report says so.
+#[test]
+fn collectives_work_where_a_rank_cannot_join() {
+    let _turn = turn();
+    let library = library();
+    let environment = [
+        ("LD_PRELOAD", library.to_str().expect("a plain path")),
+        ("LIBCOPY_MPI_MIN", "0"),
+        ("LIBCOPY_STATS", "1"),
+        // Without a descriptor the rank cannot tell the others, which wait for it.
+        ("LIBCOPY_JOIN_TIMEOUT", "1"),
+    ];
+    for mpi in programs(source!("failures.c"), &[]) {
+        let name = mpi.name;
+        let file = mpi.program.with_extension("said");
+        let path = file.to_str().expect("a plain path");
+        let output = mpi.run(3, &[path, "unable"], &environment);
+        let said = std::fs::read_to_string(&file).unwrap_or_default();
+        let _ = std::fs::remove_file(&file);
+        let right = said.lines().all(|line| line.ends_with(": works"));
+        assert!(right && said.lines().count() == 3, "{name}: {said}");
+        let report = text(&output.stderr);
+        let why = "libcopy: nothing was done: all 24 calls are of ranks one of which could not \
+                   join their team, or whose team an erroneous call has broken\n";
+        assert!(report.contains(why), "{name}: {report}");
+        assert!(report.contains(" broken team\n"), "{name}: {report}");
+        assert!(report.contains("Too many open files"), "{name}: {report}");
     }
 }
 

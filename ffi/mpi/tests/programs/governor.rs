@@ -195,6 +195,13 @@ fn packing_is_governed() {
             assert_eq!(said, "0 wrong\n0 wrong\n", "{name}");
             let lines = std::fs::read_to_string(&file).expect("a file of the ranks");
             let _ = std::fs::remove_file(&file);
+            // Forwarded or not, its time is in MPI.
+            assert_eq!(
+                lines.matches("\"packing_ns\":").count(),
+                2,
+                "{name}: {lines}"
+            );
+            assert!(!lines.contains("\"packing_ns\":0,"), "{name}: {lines}");
             for function in ["MPI_Pack", "MPI_Unpack"] {
                 // 4,000 blocks of 1 to 3 ints.
                 let ranks = governed(&lines, function, 1 << 14);

@@ -23,7 +23,7 @@ use arguments::{Arguments, Kind};
 use library::{Library, Mpi, compile, quoted};
 use paired::{Benchmark, Breakdown};
 use settings::{Settings, positive};
-use verdict::{Claim, Measured};
+use verdict::{Claim, Effort, Measured};
 
 const PROGRAM: &str = "scripts/bench";
 
@@ -97,7 +97,9 @@ impl Bench {
             _ => &["--bin", "libcopy"],
         })?;
         if self.arguments.wants_help() && kind == Kind::Verdict {
-            println!("{PROGRAM} verdict [--from debian|pypi]: see {PROGRAM} --help");
+            println!(
+                "{PROGRAM} verdict [--quick] [--only PROGRAM] [--from debian|pypi]: see {PROGRAM} --help"
+            );
             return Ok(());
         }
         if self.arguments.wants_help() {
@@ -311,9 +313,11 @@ impl Bench {
 
     /// What reports claim beside what pairs of runs measure.
     fn verdict(&self) -> Result<(), Failure> {
-        if let Some(option) = self.arguments.options.first() {
-            return Err(format!("verdict has no option '{option}' (see --help)").into());
-        }
+        let Effort {
+            programs,
+            pairs,
+            reports,
+        } = Effort::parse(&self.arguments.options)?;
         let (libraries, _) = self.libraries()?;
         self.build(&["-p", "libcopy-mpi"])?;
         let file = Scratch::directory("verdict")?;
@@ -325,24 +329,25 @@ impl Bench {
         );
         for library in &libraries {
             let compiled = self.compile_for(library, "mpi_verdict")?;
-            for (kind, calls, bytes) in verdict::PROGRAMS {
+            for program in &programs {
                 let mut command = library.launch(2);
-                command.extend([&*compiled, kind].map(str::to_owned));
-                command.extend([calls, bytes].map(|number| number.to_string()));
+                command.extend([&*compiled, program.kind].map(str::to_owned));
+                command.extend([program.calls, program.bytes].map(|number| number.to_string()));
                 let mpi = |words: &[&str]| {
                     let mut tool = Command::new(self.release("libcopy"));
                     tool.arg("mpi").args(words).args(&command);
+                    tool.envs(program.variables.iter().copied());
                     tool
                 };
-                let pairs = verdict::PAIRS.to_string();
+                let pairs = pairs.to_string();
                 let library_file = self.release("libcopy_mpi.so");
                 let own = format!("--library={}", library_file.display());
                 let compared = said_by(&mut mpi(&["compare", "--json", "-n", &pairs, &own, "--"]))?;
                 let measured = Measured::of(&compared);
                 let measured =
                     measured.ok_or("`libcopy mpi compare` printed no times".to_owned())?;
-                let name = format!("{} {kind}", library.mpi.name());
-                for _ in 0..verdict::REPORTS {
+                let name = format!("{} {}", library.mpi.name(), program.kind);
+                for _ in 0..reports {
                     let stats = format!("--stats={}", file.display());
                     let mut run = mpi(&["run", &stats, &own, "--"]);
                     run.stdout(Stdio::null()).stderr(Stdio::null());

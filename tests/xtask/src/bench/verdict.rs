@@ -4,23 +4,77 @@
 
 use serde_json::Value;
 
-/// A program of tests/peers/mpi_verdict.c: its kind, how many calls, and how many bytes.
-pub type Program = (&'static str, u32, u32);
+/// A program of tests/peers/mpi_verdict.c.
+pub struct Program {
+    pub kind: &'static str,
+    pub calls: u32,
+    pub bytes: u32,
+    /// What libcopy is told.
+    pub variables: &'static [(&'static str, &'static str)],
+}
+
+impl Program {
+    const fn new(kind: &'static str, calls: u32, bytes: u32) -> Program {
+        Program {
+            kind,
+            calls,
+            bytes,
+            variables: &[],
+        }
+    }
+}
 
 /// Programs that gain, that lose and that do nothing; which of them do is found out by the pairs.
-pub const PROGRAMS: [Program; 5] = [
-    ("bcast", 1000, 1 << 20),
-    ("allgather", 4000, 64 << 10),
-    ("allreduce", 2000, 256 << 10),
-    ("typed", 1500, 256 << 10),
-    ("small", 3000, 64 << 10),
+/// The last one loses where each rank has a processor: libcopy is told to copy twice, in pieces of
+/// 64 bytes, and the governor finds out anew on each communicator that the MPI library is faster.
+pub const PROGRAMS: [Program; 6] = [
+    Program::new("bcast", 1000, 1 << 20),
+    Program::new("allgather", 4000, 64 << 10),
+    Program::new("allreduce", 2000, 256 << 10),
+    Program::new("typed", 1500, 256 << 10),
+    Program::new("small", 3000, 64 << 10),
+    Program {
+        variables: &[("LIBCOPY_TRANSPORT", "shm"), ("LIBCOPY_SHM_CHUNK", "64")],
+        ..Program::new("duplicates", 1200, 1 << 20)
+    },
 ];
 
-/// Reports of each program and library.
-pub const REPORTS: usize = 3;
+/// What is run.
+pub struct Effort {
+    pub programs: Vec<Program>,
+    /// Reports of each program and library.
+    pub reports: usize,
+    /// Pairs that they are compared with.
+    pub pairs: usize,
+}
 
-/// Pairs that they are compared with.
-pub const PAIRS: usize = 9;
+impl Effort {
+    /// What the options ask for.
+    pub fn parse(options: &[String]) -> Result<Effort, String> {
+        let mut effort = Effort {
+            programs: PROGRAMS.into(),
+            reports: 3,
+            pairs: 9,
+        };
+        let mut words = options.iter().map(String::as_str);
+        while let Some(word) = words.next() {
+            match word {
+                // So few that `libcopy mpi compare` just has an interval.
+                "--quick" => (effort.reports, effort.pairs) = (1, 6),
+                "--only" => {
+                    let only = words.next().unwrap_or_default();
+                    effort.programs.retain(|program| program.kind == only);
+                    if effort.programs.is_empty() {
+                        let all = PROGRAMS.map(|program| program.kind).join(", ");
+                        return Err(format!("verdict has no program '{only}': {all}"));
+                    }
+                }
+                _ => return Err(format!("verdict has no option '{word}' (see --help)")),
+            }
+        }
+        Ok(effort)
+    }
+}
 
 /// The part of a plain run by which runs of a program that libcopy does not touch may differ.
 const NOISE: f64 = 0.02;
@@ -144,6 +198,22 @@ mod tests {
         assert!(most.holds(&measured(3.0, 4.0)) && !most.holds(&measured(-1.0, 0.5)));
         let none = claim("null");
         assert!(none.holds(&measured(-0.1, 0.1)) && !none.holds(&measured(1.0, 2.0)));
+    }
+
+    #[test]
+    fn options_say_what_is_run() {
+        let parse = |words: &[&str]| {
+            let words: Vec<String> = words.iter().copied().map(str::to_owned).collect();
+            Effort::parse(&words)
+        };
+        let usual = parse(&[]).unwrap();
+        assert_eq!((usual.programs.len(), usual.reports), (PROGRAMS.len(), 3));
+        let one = parse(&["--only", "duplicates", "--quick"]).unwrap();
+        assert_eq!((one.programs.len(), one.reports), (1, 1));
+        assert!(one.programs[0].variables.len() == 2 && one.pairs == 6);
+        for wrong in [&["--only", "nothing"][..], &["--only"], &["--pairs"]] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

@@ -108,7 +108,7 @@ pub unsafe fn start(abi: &Abi, request: *mut c_void) -> Start {
         return Start::Forwarded;
     }
     if !plan.members.group.admits_next() {
-        stats::count(plan.function, Outcome::NoTeam, 0);
+        stats::count(plan.function, Outcome::BrokenTeam, 0);
         return Start::Forwarded;
     }
     match (plan.begin)() {
