@@ -11,7 +11,7 @@ deb_mirror=${LIBCOPY_MIRROR:-http://deb.debian.org/debian}
 deb_packages=(debhelper dh-dkms lintian gcc libc6-dev pkgconf)
 # What DKMS builds the module with, and the metadata of a kernel's Rust crates.
 deb_compilers=(rustc rust-src bindgen clang gcc libc6-dev make flex bison bc libelf-dev libssl-dev libdw-dev dwarves
-    python3-minimal perl xz-utils zlib1g-dev openssl kmod)
+    python3 perl xz-utils zlib1g-dev openssl kmod)
 # A Debian with an init system, and with a kernel that is too old for the module.
 deb_machine=(systemd-sysv udev dkms erofs-utils initramfs-tools linux-headers-amd64 "${deb_compilers[@]}")
 # What is built, beside what the wheel has.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! What of a machine lies in what: packages, NUMA nodes, last-level caches, cores; read from sysfs
-//! (Linux, Documentation/admin-guide/cputopology.rst and Documentation/ABI/testing/sysfs-devices-*).
+//! (Linux, Documentation/admin-guide/cputopology.rst and
+//! Documentation/ABI/stable/sysfs-devices-node).
 //!
 //! Whether a node lies in a package or a package in a node differs from machine to machine, so the
 //! sets of processors alone say what lies in what. Objects with the same processors are one, with
