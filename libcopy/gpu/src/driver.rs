@@ -8,13 +8,27 @@
 //! library has been loaded. Source: CUDA Driver API, 12.0.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
+
+use libloading::os::unix::Library;
 
 use crate::error::{Error, Result};
 
 /// `CUcontext`, `CUstream`, `CUmodule`, `CUfunction`, `CUevent`.
 pub(crate) type Handle = *mut c_void;
+
+/// The function of a name that ends with a zero byte, if the library has it.
+///
+/// # Safety
+///
+/// `F` is the type of a pointer to it, and the library stays loaded.
+unsafe fn function<F: Copy>(library: &Library, name: &str) -> Option<F> {
+    // SAFETY: the caller's promise; null is none.
+    let found = unsafe { library.get::<Option<F>>(name.as_bytes()) };
+    found.ok().and_then(|found| *found)
+}
 
 macro_rules! functions {
     ($($(#[$doc:meta])* $name:ident = $symbol:literal ($($argument:ty),*);)*) => {
@@ -26,17 +40,13 @@ macro_rules! functions {
 
         impl Functions {
             /// Finds them.
-            fn of(library: *mut c_void) -> Result<Functions> {
+            fn of(library: &Library) -> Result<Functions> {
                 Ok(Functions {
                     $($name: {
-                        // SAFETY: the library is open for ever, and the name ends with a zero byte.
-                        let found = unsafe { libc::dlsym(library, concat!($symbol, "\0").as_ptr().cast()) };
-                        if found.is_null() {
-                            return Err(Error::MissingFunction { function: $symbol });
-                        }
                         // SAFETY: the driver's function of that name has this type (cuda.h of CUDA
                         // 12.0).
-                        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) -> c_int>(found) }
+                        let found = unsafe { function(library, concat!($symbol, "\0")) };
+                        found.ok_or(Error::MissingFunction { function: $symbol })?
                     },)*
                 })
             }
@@ -206,22 +216,9 @@ impl Driver {
     ///
     /// No driver on this machine, one that is too old, none that can be initialized (no GPU).
     pub fn load() -> Result<&'static Driver> {
-        // SAFETY: the driver's library may be loaded by any program; the handle keeps it for ever.
-        let library =
-            unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
-        if library.is_null() {
-            // SAFETY: called after dlopen failed in this thread; the text is valid until the next
-            // call.
-            let why = unsafe {
-                let why = libc::dlerror();
-                if why.is_null() {
-                    "no reason given".to_owned()
-                } else {
-                    CStr::from_ptr(why).to_string_lossy().into_owned()
-                }
-            };
-            return Err(Error::NoDriver { why });
-        }
+        open(0).map_err(|why| Error::NoDriver {
+            why: why.to_string(),
+        })?;
         look();
         let driver = DRIVER.get().map_or_else(
             || {
@@ -279,29 +276,25 @@ impl Driver {
 fn look() {
     static LOOKING: Mutex<()> = Mutex::new(());
     let _one = LOOKING.lock().unwrap_or_else(|e| e.into_inner());
-    // SAFETY: a constant name. With RTLD_NOLOAD no code is run; the handle keeps the library for
-    // ever.
-    let library = unsafe {
-        libc::dlopen(
-            c"libcuda.so.1".as_ptr(),
-            libc::RTLD_LAZY | libc::RTLD_LOCAL | libc::RTLD_NOLOAD,
-        )
-    };
-    if !library.is_null() {
+    if let Ok(library) = open(libc::RTLD_NOLOAD) {
         DRIVER.get_or_init(|| {
-            let functions = Functions::of(library)?;
-            // SAFETY: the library is open for ever.
-            let found = unsafe { libc::dlsym(library, c"cuMemcpyBatchAsync".as_ptr()) };
-            // SAFETY: the driver's function of that name has this type (cuda.h of CUDA 12.8); null
-            // is no function.
-            let memcpy_batch =
-                unsafe { std::mem::transmute::<*mut c_void, Option<MemcpyBatch>>(found) };
+            let functions = Functions::of(&library)?;
+            // SAFETY: the driver's function of that name has this type (cuda.h of CUDA 12.8).
+            let memcpy_batch = unsafe { function(&library, "cuMemcpyBatchAsync\0") };
             Ok(Driver {
                 functions,
                 memcpy_batch,
             })
         });
     }
+}
+
+/// The driver's library, which stays loaded for ever.
+fn open(flags: c_int) -> std::result::Result<ManuallyDrop<Library>, libloading::Error> {
+    let flags = libc::RTLD_LAZY | libc::RTLD_LOCAL | flags;
+    // SAFETY: it may be loaded by any program; with RTLD_NOLOAD no code is run.
+    let library = unsafe { Library::open(Some("libcuda.so.1"), flags) }?;
+    Ok(ManuallyDrop::new(library))
 }
 
 /// How many libraries this process has loaded so far (`dlpi_adds` of dl_iterate_phdr(3)).

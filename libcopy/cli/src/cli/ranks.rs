@@ -4,7 +4,7 @@
 //! each tells what it found as a line of JSON.
 
 use std::collections::BTreeMap;
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -19,6 +19,7 @@ use libcopy::policy::Policy;
 use libcopy::team::{self, TeamKey};
 use libcopy::topology;
 use libcopy::{Error, Team, TransportKind};
+use libloading::os::unix::Library;
 use serde::{Deserialize, Serialize};
 
 /// How many ranks join the team.
@@ -436,38 +437,29 @@ fn locked() -> i32 {
 /// Starts and ends an MPI library as a program does, through `libcopy_mpi.so` where that is loaded;
 /// the thread level between, and whether the library has the functions of MPI 5.
 fn threads(path: &Path) -> Option<(c_int, bool)> {
-    let path = CString::new(path.as_os_str().as_encoded_bytes()).ok()?;
-    // SAFETY: a valid path; the library stays loaded.
-    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
-    if library.is_null() {
-        return None;
-    }
-    let find = |name: &std::ffi::CStr| -> Option<*mut c_void> {
-        // SAFETY: a valid name.
-        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-        (!found.is_null()).then_some(found)
-    };
     type Init = unsafe extern "C" fn(*mut c_int, *mut c_void) -> c_int;
     type Query = unsafe extern "C" fn(*mut c_int) -> c_int;
     type Finalize = unsafe extern "C" fn() -> c_int;
-    let (init, query, finalize) = (
-        find(c"MPI_Init")?,
-        find(c"MPI_Query_thread")?,
-        find(c"MPI_Finalize")?,
-    );
+    // SAFETY: an MPI library may be loaded by any program; it stays loaded, as its threads may.
+    let library = unsafe { Library::open(Some(path), libc::RTLD_NOW | libc::RTLD_GLOBAL) }.ok()?;
+    std::mem::forget(library);
+    // What is preloaded comes first.
+    let all = Library::this();
     let mut level = -1;
     // SAFETY: the functions of these names have these types (MPI 4.1, sections 11.2 and 11.6); null
     // pointers stand for no arguments.
     unsafe {
-        let init: Init = std::mem::transmute(init);
-        let query: Query = std::mem::transmute(query);
-        let finalize: Finalize = std::mem::transmute(finalize);
+        let init = all.get::<Init>(b"MPI_Init").ok()?;
+        let query = all.get::<Query>(b"MPI_Query_thread").ok()?;
+        let finalize = all.get::<Finalize>(b"MPI_Finalize").ok()?;
         if init(std::ptr::null_mut(), std::ptr::null_mut()) != 0 || query(&mut level) != 0 {
             return None;
         }
         finalize();
     }
-    Some((level, find(c"MPI_Abi_get_version").is_some()))
+    // SAFETY: only whether it is there is asked.
+    let abi = unsafe { all.get::<Finalize>(b"MPI_Abi_get_version") };
+    Some((level, abi.is_ok()))
 }
 
 /// What programs refuse of the environment, a line for each: variables that cannot be used, and

@@ -3,8 +3,11 @@
 //! The functions of libibverbs and libmlx5, by dlopen(3): what is preloaded into programs must not
 //! link them.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::ManuallyDrop;
 use std::sync::OnceLock;
+
+use libloading::os::unix::Library;
 
 use super::sys::{
     CompChannel, Context, DeviceAttr, GidEntry, Mlx5Mkey, Mlx5MkeyInitAttr, Mlx5QpEx,
@@ -34,14 +37,9 @@ macro_rules! library {
                 let table = TABLE.get_or_init(|| {
                     let library = open($file, $package)?;
                     Ok($table {
-                        $($name: {
-                            let found = symbol(library, $file, $symbol)?;
-                            // SAFETY: the library's function of that name has this type (verbs.h,
-                            // mlx5dv.h).
-                            unsafe {
-                                std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) $(-> $result)?>(found)
-                            }
-                        },)*
+                        // SAFETY: the library's function of that name has this type (verbs.h,
+                        // mlx5dv.h).
+                        $($name: unsafe { function(&library, $file, $symbol)? },)*
                     })
                 });
                 table.as_ref().map_err(Clone::clone)
@@ -90,40 +88,35 @@ library! {
     }
 }
 
-fn open(file: &str, package: &'static str) -> Result<*mut c_void> {
-    let name = CString::new(file).unwrap_or_default();
-    // SAFETY: the constructors of a system library are run; the handle keeps it for ever.
-    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    if library.is_null() {
-        // SAFETY: dlerror(3) gives a string of this thread, or nothing.
-        let reason = unsafe { libc::dlerror() };
-        let reason = if reason.is_null() {
-            "unknown reason".to_owned()
-        } else {
-            // SAFETY: as above.
-            let reason = unsafe { CStr::from_ptr(reason) };
-            reason.to_string_lossy().into_owned()
-        };
-        return Err(Error::Library {
-            library: file.to_owned(),
-            reason,
-            package,
-        });
-    }
-    Ok(library)
+/// A library of the system, which stays loaded for ever.
+fn open(file: &str, package: &'static str) -> Result<ManuallyDrop<Library>> {
+    // SAFETY: its constructors may run in any program.
+    let library = unsafe { Library::open(Some(file), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    let library = library.map_err(|reason| Error::Library {
+        library: file.to_owned(),
+        reason: reason.to_string(),
+        package,
+    })?;
+    Ok(ManuallyDrop::new(library))
 }
 
-fn symbol(library: *mut c_void, file: &'static str, function: &'static str) -> Result<*mut c_void> {
-    let name = CString::new(function).unwrap_or_default();
-    // SAFETY: the library is open for ever, and the name ends with a zero byte.
-    let found = unsafe { libc::dlsym(library, name.as_ptr()) };
-    if found.is_null() {
-        return Err(Error::MissingFunction {
-            library: file,
-            function,
-        });
-    }
-    Ok(found)
+/// A function of it.
+///
+/// # Safety
+///
+/// `F` is the type of a pointer to it.
+unsafe fn function<F: Copy>(
+    library: &Library,
+    file: &'static str,
+    function: &'static str,
+) -> Result<F> {
+    // SAFETY: the caller's promise; null is none.
+    let found = unsafe { library.get::<Option<F>>(function.as_bytes()) };
+    let found = found.ok().and_then(|found| *found);
+    found.ok_or(Error::MissingFunction {
+        library: file,
+        function,
+    })
 }
 
 /// What `errno` says of a function that failed.
