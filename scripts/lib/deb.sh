@@ -6,7 +6,8 @@
 # shellcheck disable=SC2154
 
 deb_suite=trixie
-deb_oldest=bullseye
+# The older ones that libraries and tool are installed on, too.
+deb_older=(bookworm bullseye)
 deb_mirror=${LIBCOPY_MIRROR:-http://deb.debian.org/debian}
 deb_packages=(debhelper dh-dkms lintian gcc libc6-dev pkgconf)
 # What DKMS builds the module with, and the metadata of a kernel's Rust crates.
@@ -141,9 +142,13 @@ deb() {
 # deb_tests STAGE OUTPUT: tests the packages of this version there, prints a line for each test, and last how many passed.
 # Fails if one did.
 deb_tests() {
-    local stage=$1 output=$2 newest oldest machine passed=0 failed=0 line
+    local stage=$1 output=$2 newest chroot machine passed=0 failed=0 line suites=()
     newest=$(deb_chroot "$deb_suite" "${deb_packages[@]}") || exit 3
-    oldest=$(deb_chroot "$deb_oldest") || exit 3
+    suites=("$deb_suite $newest")
+    for suite in "${deb_older[@]}"; do
+        chroot=$(deb_chroot "$suite") || exit 3
+        suites+=("$suite $chroot")
+    done
     machine=$(deb_chroot "$deb_suite+backports" "${deb_machine[@]}" \
         "linux-base/$deb_suite-backports" "linux-image-$kernel" "linux-headers-$kernel") || exit 3
     while IFS= read -r line; do
@@ -155,7 +160,7 @@ deb_tests() {
     done < <(
         in_own_namespaces "$root/scripts/lib/enter-chroot" "$newest" --bind "$output" packages --bind "$root" source \
             sh /mnt/source/ffi/packaging/deb-tests lintian "$version" || echo "failed lintian in $deb_suite: ended with $?"
-        for suite in "$deb_suite $newest" "$deb_oldest $oldest" "module $machine"; do
+        for suite in "${suites[@]}" "module $machine"; do
             TMPDIR=$work in_own_namespaces bash "$root/scripts/lib/enter-overlay" "${suite#* }" "$output" "$root" "$stage" \
                 sh /mnt/source/ffi/packaging/deb-tests "${suite%% *}" "$version" "$kernel" ||
                 echo "failed ${suite%% *}: ended with $?"
