@@ -25,8 +25,8 @@ impl Program {
 }
 
 /// Programs that gain, that lose and that do nothing; which of them do is found out by the pairs.
-/// The last one loses where each rank has a processor: libcopy is told to copy twice, in pieces of
-/// 64 bytes, and the governor finds out anew on each communicator that the MPI library is faster.
+/// In the last one libcopy is told to copy twice, in pieces of 64 bytes, and the governor finds out
+/// anew on each communicator whether the MPI library is faster: what it loses until then.
 pub const PROGRAMS: [Program; 6] = [
     Program::new("bcast", 1000, 1 << 20),
     Program::new("allgather", 4000, 64 << 10),
