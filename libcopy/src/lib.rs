@@ -63,6 +63,8 @@ mod memcpy;
 pub mod offload;
 mod op;
 pub mod p2p;
+#[doc(hidden)]
+pub mod plan;
 pub mod policy;
 #[doc(hidden)]
 pub mod process;

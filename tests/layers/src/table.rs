@@ -44,6 +44,10 @@ pub const TABLE: &[Layers] = &[
             < topology/cpus
             < topology/tree
             < config topology memcpy
+            < plan/tree plan/call plan/stage
+            < plan/held plan/signal
+            < plan/combine plan/blocks plan/scan plan/check
+            < plan
             < policy/executor policy/bands policy/oversubscription policy/backoff policy/governor
             < policy/thresholds policy/monitor
             < policy/words policy/table policy/profile

@@ -1,0 +1,498 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Reductions: up the tree, each group combines what its members have; of an allreduce the result
+//! then goes back the same way.
+//!
+//! The members of a group cut what they have to combine into slices, one each, so that every rank
+//! works on every level. Small reductions leave all of it to the leader of each group. Which of both
+//! does not change in which order an element's values are combined: inside the smallest groups first,
+//! in the order of members. One rank combines an element, so that all ranks get the same bits.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use super::call::{Call, Operation, Workers, share};
+use super::held::{Cell, Held, cells};
+use super::signal::{all_have_ended, ended, gathered, latest};
+use super::stage::{After, Buffer, Piece, Plan, Progress, Span, Stage};
+use super::tree::{MOST_MEMBERS, Member, Tree};
+
+/// What each group's stage combines.
+pub(super) struct Combined<'a> {
+    tree: &'a Tree,
+    call: &'a Call<'a>,
+    workers: Workers,
+    /// For each group, the bytes that it combines, cut where the members' holders change.
+    cells: Vec<Vec<Cell>>,
+    /// For each group, who holds its result.
+    held: Vec<Vec<Held>>,
+    /// For each group, cell and member: bytes that the holder has fetched on the way back, once it
+    /// has this cell.
+    fetched: Vec<Vec<Vec<usize>>>,
+    /// Members of a group of ranks that combine, at most.
+    partners: usize,
+}
+
+/// How many ranks of each group of ranks combine. Groups of nearly the same size use as many each:
+/// then each of these ranks has one partner in the other groups, and not two.
+fn partners(tree: &Tree) -> usize {
+    let groups = tree.groups().iter();
+    let of_ranks = groups.filter(|group| group.members.len() == group.ranks.len());
+    let sizes = of_ranks.map(|group| group.ranks.len());
+    let (least, most) = sizes.fold((usize::MAX, 0), |(least, most), size| {
+        (least.min(size), most.max(size))
+    });
+    if least >= most.div_ceil(2) {
+        least
+    } else {
+        most
+    }
+}
+
+impl<'a> Combined<'a> {
+    /// What the groups of a reduction combine. Slices only where no rank is followed by more than a
+    /// group's members.
+    pub fn new(tree: &'a Tree, call: &'a Call<'a>, workers: Workers) -> Self {
+        let all = Self::as_wanted(tree, call, workers);
+        if workers == Workers::Leaders || all.fan_out() <= MOST_MEMBERS {
+            return all;
+        }
+        Self::as_wanted(tree, call, Workers::Leaders)
+    }
+
+    fn as_wanted(tree: &'a Tree, call: &'a Call<'a>, workers: Workers) -> Self {
+        let bytes = match call.operation {
+            Operation::ReduceScatter => call.lengths.total(tree.size()),
+            _ => call.lengths.total(1),
+        };
+        let buffer = |rank| match call.operation {
+            Operation::Allreduce => Buffer::Receive,
+            Operation::Reduce if rank == call.root => Buffer::Receive,
+            _ => Buffer::Scratch,
+        };
+        let mut this = Combined {
+            tree,
+            call,
+            workers,
+            cells: Vec::new(),
+            held: Vec::new(),
+            fetched: Vec::new(),
+            partners: partners(tree),
+        };
+        for (number, group) in tree.groups().iter().enumerate() {
+            let own: Vec<Vec<Held>> = group
+                .members
+                .iter()
+                .map(|member| match *member {
+                    Member::Rank(rank) => vec![Held::own(0..bytes, rank, Buffer::Send, 0)],
+                    Member::Group(_) => Vec::new(),
+                })
+                .collect();
+            let lists = group
+                .members
+                .iter()
+                .zip(&own)
+                .map(|(member, own)| match *member {
+                    Member::Rank(_) => &own[..],
+                    Member::Group(group) => &this.held[group][..],
+                });
+            let cells = cells(&lists.collect::<Vec<_>>());
+            let mut held = Vec::new();
+            let mut fetched = Vec::new();
+            let mut combined: HashMap<usize, usize> = HashMap::new();
+            let mut got: HashMap<usize, usize> = HashMap::new();
+            for cell in &cells {
+                let mut fetched_here = Vec::new();
+                for (member, holder) in cell.held.iter().enumerate() {
+                    let rank = holder.span.rank;
+                    let range = this.slice(number, cell, member);
+                    let got = got.entry(rank).or_default();
+                    *got += cell.range.len() - range.len();
+                    fetched_here.push(*got);
+                    if range.is_empty() {
+                        continue;
+                    }
+                    let combined = combined.entry(rank).or_default();
+                    *combined += range.len();
+                    let progress = Progress {
+                        stage: tree.position(rank, number),
+                        bytes: *combined,
+                    };
+                    let span = Span {
+                        rank,
+                        buffer: buffer(rank),
+                        at: range.start,
+                    };
+                    held.push(Held {
+                        range,
+                        span,
+                        after: Some(After { rank, progress }),
+                        in_order: true,
+                    });
+                }
+                fetched.push(fetched_here);
+            }
+            this.cells.push(cells);
+            this.held.push(held);
+            this.fetched.push(fetched);
+        }
+        this
+    }
+
+    /// A rank's part of the reduction.
+    pub fn plan(&self, rank: usize) -> Plan {
+        match self.call.operation {
+            Operation::Allreduce => allreduce(self, rank),
+            Operation::Reduce => reduce(self, rank),
+            _ => reduce_scatter(self, rank),
+        }
+    }
+
+    /// The part of a cell that the holder of a member combines.
+    fn slice(&self, group: usize, cell: &Cell, member: usize) -> Range<usize> {
+        match self.workers {
+            Workers::All => {
+                let holders = cell.held.len();
+                let is_of_ranks = holders == self.tree.groups()[group].ranks.len();
+                let parts = if is_of_ranks {
+                    holders.min(self.partners)
+                } else {
+                    holders
+                };
+                if member >= parts {
+                    return cell.range.end..cell.range.end;
+                }
+                share(&cell.range, parts, member, self.call.granule())
+            }
+            Workers::Leaders => {
+                let leader = self.tree.leader(Member::Group(group), self.call.root);
+                if cell.held[member].span.rank == leader {
+                    cell.range.clone()
+                } else {
+                    cell.range.end..cell.range.end
+                }
+            }
+        }
+    }
+
+    /// The slices of a cell: which member's holder combines which part.
+    fn slices<'c>(
+        &'c self,
+        group: usize,
+        cell: &'c Cell,
+    ) -> impl Iterator<Item = (usize, Range<usize>)> + 'c {
+        let all = (0..cell.held.len()).map(move |member| (member, self.slice(group, cell, member)));
+        all.filter(|(_, range)| !range.is_empty())
+    }
+
+    /// How many of a group's ranks follow one of them, at most.
+    fn fan_out(&self) -> usize {
+        let mut most = 0;
+        for cells in &self.cells {
+            let mut partners: HashMap<usize, HashSet<usize>> = HashMap::new();
+            for cell in cells {
+                for one in &cell.held {
+                    let others = cell.held.iter().map(|other| other.span.rank);
+                    let others = others.filter(|other| *other != one.span.rank);
+                    partners.entry(one.span.rank).or_default().extend(others);
+                }
+            }
+            most = most.max(partners.values().map(HashSet::len).max().unwrap_or(0));
+        }
+        most
+    }
+
+    /// What a rank combines in a group.
+    fn up(&self, rank: usize, group: usize) -> Stage {
+        let mut held = self.held[group].iter();
+        let mut pieces = Vec::new();
+        for cell in &self.cells[group] {
+            for (member, range) in self.slices(group, cell) {
+                let Some(result) = held.next() else { break };
+                if cell.held[member].span.rank != rank {
+                    continue;
+                }
+                let parts = cell.held.iter().map(|it| it.part(range.clone()).source());
+                pieces.push(Piece {
+                    to: result.span,
+                    bytes: range.len(),
+                    from: parts.collect(),
+                });
+            }
+        }
+        Stage {
+            after: Vec::new(),
+            pieces,
+        }
+    }
+
+    /// When others have combined what a rank holds before a group's stage.
+    fn read_up(&self, rank: usize, group: usize) -> Vec<After> {
+        let mut held = self.held[group].iter();
+        let mut readers = Vec::new();
+        for cell in &self.cells[group] {
+            let is_holder = cell.held.iter().any(|it| it.span.rank == rank);
+            for (_, _) in self.slices(group, cell) {
+                let Some(result) = held.next() else { break };
+                if is_holder && result.span.rank != rank {
+                    readers.extend(result.after);
+                }
+            }
+        }
+        latest(readers)
+    }
+
+    /// The number of a rank's groups.
+    fn depth(&self, rank: usize) -> usize {
+        self.tree.chain(rank).count()
+    }
+
+    /// The stage in which a rank fetches what others of a group have combined.
+    fn down_stage(&self, rank: usize, group: usize) -> usize {
+        2 * self.depth(rank) - 1 - self.tree.position(rank, group)
+    }
+
+    /// A part of a group's result, when its holder has the end result of it.
+    fn last(&self, group: usize, held: &Held) -> Held {
+        let Some(parent) = self.tree.groups()[group].within else {
+            return held.clone();
+        };
+        let rank = held.span.rank;
+        let mut last = held.clone();
+        let cells = self.cells[parent].iter().zip(&self.fetched[parent]);
+        let mut seen = 0;
+        for (cell, fetched) in cells {
+            let overlaps = cell.range.start < held.range.end && held.range.start < cell.range.end;
+            let member = cell.held.iter().position(|it| it.span.rank == rank);
+            let (true, Some(member)) = (overlaps, member) else {
+                continue;
+            };
+            seen += 1;
+            let mut progress = Progress {
+                stage: self.down_stage(rank, parent),
+                bytes: fetched[member],
+            };
+            // One piece has its bytes in order, several have not.
+            let mut slices = self.slices(parent, cell);
+            last.in_order = seen == 1
+                && slices.next().is_some_and(|(first, _)| first != member)
+                && slices.next().is_none();
+            if last.in_order {
+                progress.bytes -= cell.range.end.saturating_sub(held.range.end);
+            }
+            last.after = Some(After { rank, progress });
+        }
+        last
+    }
+
+    /// What a rank fetches in a group on the way back, and when others have fetched from it.
+    fn down(&self, rank: usize, group: usize, buffer: Buffer) -> (Stage, Vec<After>) {
+        let mut pieces = Vec::new();
+        let mut readers = Vec::new();
+        let mut results = self.held[group].iter();
+        for (cell, fetched) in self.cells[group].iter().zip(&self.fetched[group]) {
+            let slices: Vec<(usize, Range<usize>)> = self.slices(group, cell).collect();
+            let results: Vec<&Held> = results.by_ref().take(slices.len()).collect();
+            let Some(own) = cell.held.iter().position(|it| it.span.rank == rank) else {
+                continue;
+            };
+            // Each begins with the slice behind its own, so that they read from different ranks.
+            let of = |reader: usize| {
+                let behind = slices.iter().position(|(member, _)| *member > reader);
+                let first = behind.unwrap_or(0);
+                let order = (0..slices.len()).map(|step| (first + step) % slices.len());
+                let others = order.filter(|slice| slices[*slice].0 != reader);
+                others.collect::<Vec<usize>>()
+            };
+            for slice in of(own) {
+                let (_, range) = &slices[slice];
+                pieces.push(Piece {
+                    to: Span {
+                        rank,
+                        buffer,
+                        at: range.start,
+                    },
+                    bytes: range.len(),
+                    from: vec![self.last(group, results[slice]).source()],
+                });
+            }
+            if !slices.iter().any(|(member, _)| *member == own) {
+                continue;
+            }
+            for (reader, holder) in cell.held.iter().enumerate() {
+                if reader == own {
+                    continue;
+                }
+                // Until it has this cell, less what it fetches of it after ours.
+                let order = of(reader);
+                let behind = order
+                    .iter()
+                    .skip_while(|slice| slices[**slice].0 != own)
+                    .skip(1);
+                let rest: usize = behind.map(|slice| slices[*slice].1.len()).sum();
+                let reader_rank = holder.span.rank;
+                let progress = Progress {
+                    stage: self.down_stage(reader_rank, group),
+                    bytes: fetched[reader] - rest,
+                };
+                readers.push(After {
+                    rank: reader_rank,
+                    progress,
+                });
+            }
+        }
+        (
+            Stage {
+                after: Vec::new(),
+                pieces,
+            },
+            readers,
+        )
+    }
+
+    /// What a rank does until it has all of the result in a buffer, and when others have fetched
+    /// from it.
+    fn up_and_down(&self, rank: usize, buffer: Buffer) -> (Vec<Stage>, Vec<After>) {
+        let chain: Vec<usize> = self.tree.chain(rank).collect();
+        let mut stages: Vec<Stage> = chain.iter().map(|group| self.up(rank, *group)).collect();
+        let mut readers = Vec::new();
+        for group in chain.iter().rev() {
+            let (stage, its) = self.down(rank, *group, buffer);
+            stages.push(stage);
+            readers.extend(its);
+        }
+        (stages, latest(readers))
+    }
+
+    /// Who holds the result.
+    fn result(&self) -> &[Held] {
+        &self.held[self.tree.top()]
+    }
+}
+
+/// An allreduce.
+fn allreduce(combined: &Combined<'_>, rank: usize) -> Plan {
+    let (mut stages, readers) = combined.up_and_down(rank, Buffer::Receive);
+    // Who has read what this rank contributed is told by the result: it is made of it.
+    stages.push(Stage {
+        after: readers,
+        pieces: Vec::new(),
+    });
+    Plan { stages }
+}
+
+/// A reduce.
+fn reduce(combined: &Combined<'_>, rank: usize) -> Plan {
+    let (tree, root) = (combined.tree, combined.call.root);
+    let chain: Vec<usize> = tree.chain(rank).collect();
+    let mut stages: Vec<Stage> = chain
+        .iter()
+        .map(|group| combined.up(rank, *group))
+        .collect();
+    // The root has its part where it belongs. Its memory may be written to: what is written there is
+    // made of what was read from it.
+    let own = combined
+        .result()
+        .iter()
+        .filter(|it| it.span.rank == rank && rank != root);
+    let pieces = own.map(|held| Piece {
+        to: Span {
+            rank: root,
+            buffer: Buffer::Receive,
+            at: held.range.start,
+        },
+        bytes: held.range.len(),
+        from: vec![held.source()],
+    });
+    stages.push(Stage {
+        after: Vec::new(),
+        pieces: pieces.collect(),
+    });
+    if combined.workers == Workers::All {
+        stages.extend(gathered(tree, rank, root, |rank| combined.depth(rank) + 1));
+    }
+    let readers = chain
+        .iter()
+        .flat_map(|group| combined.read_up(rank, *group));
+    stages.push(Stage {
+        after: latest(readers),
+        pieces: Vec::new(),
+    });
+    Plan { stages }
+}
+
+/// A reduce_scatter.
+fn reduce_scatter(combined: &Combined<'_>, rank: usize) -> Plan {
+    let (tree, call) = (combined.tree, combined.call);
+    let result = combined.result();
+    let parts = |rank: usize| {
+        let block = call.lengths.block(rank);
+        let first = result.partition_point(|held| held.range.end <= block.start);
+        let behind = result[first..].iter();
+        behind
+            .map_while(move |held| held.within(&block))
+            .collect::<Vec<Held>>()
+    };
+    let block = call.lengths.block(rank);
+    // Those who read a block wait for the stage behind, as others follow the last one.
+    let piece = |mut held: Held| {
+        if let Some(after) = &mut held.after {
+            *after = ended(after.rank, combined.depth(after.rank));
+            held.in_order = false;
+        }
+        Piece {
+            to: Span {
+                rank,
+                buffer: Buffer::Receive,
+                at: held.range.start - block.start,
+            },
+            bytes: held.range.len(),
+            from: vec![held.source()],
+        }
+    };
+    // Which ranks read the blocks that one holds.
+    let mut readers: HashMap<usize, Vec<usize>> = HashMap::new();
+    for reader in 0..tree.size() {
+        for part in parts(reader) {
+            readers.entry(part.span.rank).or_default().push(reader);
+        }
+    }
+    if readers.values().any(|readers| readers.len() > MOST_MEMBERS) {
+        // Few ranks hold a short result: it goes to all as an allreduce's does.
+        let (mut stages, after) = combined.up_and_down(rank, Buffer::Scratch);
+        let own = Held::own(block.clone(), rank, Buffer::Scratch, block.start);
+        stages.push(Stage {
+            after,
+            pieces: vec![piece(own)],
+        });
+        return Plan { stages };
+    }
+    let chain: Vec<usize> = tree.chain(rank).collect();
+    let mut stages: Vec<Stage> = chain
+        .iter()
+        .map(|group| combined.up(rank, *group))
+        .collect();
+    // The block may be written to where the contribution is.
+    let read = chain
+        .iter()
+        .flat_map(|group| combined.read_up(rank, *group));
+    stages.push(Stage {
+        after: latest(read),
+        pieces: parts(rank).into_iter().map(piece).collect(),
+    });
+    let before = |rank| combined.depth(rank) + 1;
+    if (0..tree.size()).any(|rank| parts(rank).len() > MOST_MEMBERS) {
+        // A rank with a long block reads from many, each of which would look at it.
+        stages.extend(all_have_ended(tree, rank, before));
+        return Plan { stages };
+    }
+    let fetching = readers.remove(&rank).unwrap_or_default().into_iter();
+    let fetching = fetching.filter(|reader| *reader != rank);
+    stages.push(Stage {
+        after: fetching
+            .map(|reader| ended(reader, before(reader)))
+            .collect(),
+        pieces: Vec::new(),
+    });
+    Plan { stages }
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Stages that move nothing: who has come, who has ended, up and down the tree, so that nobody
+//! looks at more than a group's members.
+
+use super::stage::{After, Progress, Stage};
+use super::tree::{Member, Tree};
+
+/// When a rank has ended this many stages.
+pub(super) fn ended(rank: usize, stages: usize) -> After {
+    After {
+        rank,
+        progress: Progress {
+            stage: stages,
+            bytes: 0,
+        },
+    }
+}
+
+/// The groups that a rank leads, the smallest first.
+pub(super) fn led(tree: &Tree, rank: usize, root: usize) -> impl Iterator<Item = usize> + '_ {
+    let chain = tree.chain(rank);
+    chain.take_while(move |group| tree.leader(Member::Group(*group), root) == rank)
+}
+
+/// How many stages [`gathered`] has for a rank.
+pub(super) fn gathered_stages(tree: &Tree, rank: usize, root: usize) -> usize {
+    led(tree, rank, root).count()
+}
+
+/// Up the tree: once the root has ended these stages, all ranks have ended those that they had
+/// before, of which `before` has the number.
+pub(super) fn gathered(
+    tree: &Tree,
+    rank: usize,
+    root: usize,
+    before: impl Fn(usize) -> usize,
+) -> Vec<Stage> {
+    let groups = led(tree, rank, root).map(|group| {
+        let children = tree.children(group, root);
+        let stages = |child| before(child) + gathered_stages(tree, child, root);
+        children.map(|child| ended(child, stages(child))).collect()
+    });
+    groups
+        .map(|after| Stage {
+            after,
+            pieces: Vec::new(),
+        })
+        .collect()
+}
+
+/// Down the tree: a rank ends this stage after the root has. `before` says how many stages a rank
+/// has before it.
+pub(super) fn released(
+    tree: &Tree,
+    rank: usize,
+    root: usize,
+    before: impl Fn(usize) -> usize,
+) -> Stage {
+    let parent = tree.parent(rank, root);
+    let after = parent.map(|parent| ended(parent, before(parent) + 1));
+    Stage {
+        after: after.into_iter().collect(),
+        pieces: Vec::new(),
+    }
+}
+
+/// Behind stages of which `before` has the number: nobody goes on before all have ended these.
+pub(super) fn all_have_ended(
+    tree: &Tree,
+    rank: usize,
+    before: impl Fn(usize) -> usize,
+) -> Vec<Stage> {
+    let mut stages = gathered(tree, rank, 0, &before);
+    let all = |rank| before(rank) + gathered_stages(tree, rank, 0);
+    stages.push(released(tree, rank, 0, all));
+    stages
+}
+
+/// Of several times of the same ranks, the last of each rank.
+pub(super) fn latest(times: impl IntoIterator<Item = After>) -> Vec<After> {
+    let mut latest: Vec<After> = times.into_iter().collect();
+    latest.sort_unstable_by_key(|after| (after.rank, std::cmp::Reverse(after.progress)));
+    latest.dedup_by_key(|after| after.rank);
+    latest
+}
