@@ -23,7 +23,7 @@ pub const CRATES: &str = "
     < libcopy-datatype libcopy-nic-handlers
     < libcopy-gpu libcopy-nic libcopy-rdma
     < libcopy
-    < libcopy-ffi-macros libcopy-measure
+    < libcopy-ffi-macros libcopy-measure libcopy-model
     < libcopy-ffi libcopy-async libcopy-mpi libcopy-cli libcopy-lab
     < ioat-model libcopy-layers libcopy-manual libcopy-xtask
     < libcopy-tests";
@@ -229,6 +229,17 @@ pub const TABLE: &[Layers] = &[
             < report ratio_plot
             < plot
             < output",
+    },
+    Layers {
+        name: "libcopy-model",
+        root: "libcopy/model/src/lib.rs",
+        order: "
+            flow/error
+            < flow/activities
+            < flow/classes
+            < flow/sharing
+            < flow/simulate
+            < flow",
     },
     Layers {
         name: "libcopy-lab",
