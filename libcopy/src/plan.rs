@@ -9,78 +9,19 @@
 mod blocks;
 mod call;
 pub mod check;
+pub mod choose;
 mod combine;
+mod costs;
 mod held;
+mod plans;
+pub mod price;
 mod scan;
 mod signal;
 mod stage;
 mod tree;
 
 pub use call::{Call, Lengths, Operation, Prefix, Shape, Workers};
+pub use costs::{Costs, Machine, Resource};
+pub use plans::Plans;
 pub use stage::{After, Buffer, Piece, Plan, Progress, Source, Span, Stage};
 pub use tree::{Group, MOST_MEMBERS, Member, Tree};
-
-use combine::Combined;
-
-/// The plans of a call. What they have in common is made once.
-pub struct Plans<'a> {
-    tree: &'a Tree,
-    call: &'a Call<'a>,
-    shape: Shape,
-    combined: Option<Combined<'a>>,
-    /// A tree that suits the operation better.
-    other_tree: Option<Tree>,
-}
-
-impl<'a> Plans<'a> {
-    /// The plans of a call that goes in this shape.
-    pub fn new(tree: &'a Tree, call: &'a Call<'a>, shape: Shape) -> Self {
-        use Operation::{Allgather, Allreduce, Reduce, ReduceScatter};
-        let is_reduction = matches!(call.operation, Reduce | Allreduce | ReduceScatter);
-        let is_uneven = call.operation == Allgather && !tree.has_even_members();
-        Plans {
-            tree,
-            call,
-            shape,
-            combined: is_reduction.then(|| Combined::new(tree, call, shape.workers)),
-            other_tree: is_uneven.then(|| Tree::in_rank_order(tree.size(), MOST_MEMBERS / 2)),
-        }
-    }
-
-    /// A rank's part.
-    pub fn rank(&self, rank: usize) -> Plan {
-        let (tree, call) = (self.tree, self.call);
-        let mut plan = match call.operation {
-            Operation::Barrier => blocks::barrier(tree, rank),
-            Operation::Bcast => blocks::bcast(tree, call, rank),
-            Operation::Allgather => {
-                let tree = self.other_tree.as_ref().unwrap_or(tree);
-                // Shares of next to nothing are not worth a step.
-                let is_short = call.lengths.total(tree.size()) < 64 * tree.size();
-                match self.shape.workers {
-                    Workers::All if !is_short => blocks::allgather(tree, call, rank),
-                    _ => blocks::allgather_by_leaders(tree, call, rank),
-                }
-            }
-            Operation::Gather => blocks::gather(tree, call, rank, self.shape.at_once),
-            Operation::Scatter => blocks::scatter(tree, call, rank, self.shape.at_once),
-            Operation::Alltoall => blocks::alltoall(tree, call, rank),
-            Operation::Scan | Operation::Exscan => {
-                scan::scan(tree.size(), call, rank, self.shape.prefix)
-            }
-            Operation::Reduce | Operation::Allreduce | Operation::ReduceScatter => {
-                let combined = self.combined.as_ref().map(|combined| combined.plan(rank));
-                combined.unwrap_or_default()
-            }
-        };
-        for stage in &mut plan.stages {
-            stage.pieces.retain(|piece| piece.bytes > 0);
-        }
-        plan
-    }
-
-    /// The parts of all ranks.
-    pub fn all(&self) -> Vec<Plan> {
-        (0..self.tree.size()).map(|rank| self.rank(rank)).collect()
-    }
-}

@@ -160,8 +160,12 @@ fn online(root: &Path) -> Cpus {
 /// What lies in what on the machine of [`Topology::read`]: reads some fifteen files for each
 /// processor.
 pub fn objects() -> Object {
-    let root = root();
-    Object::read_below(&root, &online(&root))
+    objects_below(&root())
+}
+
+/// The same of the machine whose sys and proc are in a directory.
+pub fn objects_below(root: &Path) -> Object {
+    Object::read_below(root, &online(root))
 }
 
 /// The processors the calling thread may run on; all that can be named if the kernel does not say.

@@ -2,7 +2,7 @@
 
 //! The command line: what the words mean and which code they lead to.
 
-use crate::{gpu, nic, offload, rdma, speedup};
+use crate::{gpu, nic, offload, rdma, scale, speedup};
 use clap::{Parser, Subcommand};
 use libcopy_measure::gpu_owner::{self, OwnerArgs};
 use std::process::ExitCode;
@@ -34,6 +34,9 @@ enum Command {
         #[command(subcommand)]
         command: rdma::Rdma,
     },
+    /// Collectives on machines with many cores, beside those of other libraries, simulated
+    /// (`scripts/bench scale`)
+    Scale(scale::ScaleArgs),
     /// How many times as fast MPI calls are with libcopy_mpi.so, from paired blocks of several
     /// launches (`scripts/bench mpi` calls this)
     Speedup(speedup::SpeedupArgs),
@@ -52,6 +55,7 @@ pub fn main() -> ExitCode {
         Command::Nic { command } => nic::run(&command),
         Command::Offload(args) => offload::run(&args),
         Command::Rdma { command } => rdma::run(&command),
+        Command::Scale(args) => scale::run(&args),
         Command::Speedup(args) => speedup::run(&args),
         Command::GpuOwner(args) => gpu_owner::serve(&args),
         Command::Player(args) => offload::player::run(&args),

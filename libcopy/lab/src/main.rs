@@ -10,6 +10,7 @@ mod offload;
 mod pairs;
 mod paper_claims;
 mod rdma;
+mod scale;
 mod speedup;
 
 use std::process::ExitCode;

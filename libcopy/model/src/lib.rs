@@ -6,3 +6,6 @@
 //! they are computed from.
 
 pub mod flow;
+pub mod machines;
+pub mod peers;
+pub mod simulate;

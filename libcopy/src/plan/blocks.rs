@@ -119,6 +119,8 @@ pub(super) fn allgather(tree: &Tree, call: &Call<'_>, rank: usize) -> Plan {
         (0..tree.size()).map(|rank| Held::own(call.lengths.block(rank), rank, Buffer::Send, 0));
     let mut held: Vec<Held> = blocks.filter(|it| !it.range.is_empty()).collect();
     let mut readers = Vec::new();
+    // Of a small team each rank looks at those that read from it.
+    let is_small = tree.size() <= MOST_MEMBERS;
     let chain: Vec<usize> = tree.chain(rank).collect();
     for group in chain.into_iter().rev() {
         let mut pieces = Vec::new();
@@ -126,6 +128,9 @@ pub(super) fn allgather(tree: &Tree, call: &Call<'_>, rank: usize) -> Plan {
         for (number, member) in tree.groups()[group].members.iter().enumerate() {
             let ranks = tree.ranks(*member);
             let is_here = ranks.binary_search(&rank).is_ok();
+            if !is_here && !is_small {
+                continue;
+            }
             for (reader, parts) in shared_out(tree, group, number, &held, call.granule()) {
                 let its_groups = tree.chain(reader).count();
                 // Its own block first, then one stage for each group from the largest on.
@@ -177,7 +182,7 @@ pub(super) fn allgather(tree: &Tree, call: &Call<'_>, rank: usize) -> Plan {
         });
     }
     // A rank reads from many, each of which would look at it.
-    if tree.size() > MOST_MEMBERS {
+    if !is_small {
         stages.extend(all_have_ended(tree, rank, |rank| {
             1 + tree.chain(rank).count()
         }));

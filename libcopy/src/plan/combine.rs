@@ -15,7 +15,7 @@ use super::call::{Call, Operation, Workers, share};
 use super::held::{Cell, Held, cells};
 use super::signal::{all_have_ended, ended, gathered, latest};
 use super::stage::{After, Buffer, Piece, Plan, Progress, Span, Stage};
-use super::tree::{MOST_MEMBERS, Member, Tree};
+use super::tree::{Member, Tree};
 
 /// What each group's stage combines.
 pub(super) struct Combined<'a> {
@@ -54,7 +54,7 @@ impl<'a> Combined<'a> {
     /// group's members.
     pub fn new(tree: &'a Tree, call: &'a Call<'a>, workers: Workers) -> Self {
         let all = Self::as_wanted(tree, call, workers);
-        if workers == Workers::Leaders || all.fan_out() <= MOST_MEMBERS {
+        if workers == Workers::Leaders || all.fan_out() <= tree.most_followers() {
             return all;
         }
         Self::as_wanted(tree, call, Workers::Leaders)
@@ -457,7 +457,10 @@ fn reduce_scatter(combined: &Combined<'_>, rank: usize) -> Plan {
             readers.entry(part.span.rank).or_default().push(reader);
         }
     }
-    if readers.values().any(|readers| readers.len() > MOST_MEMBERS) {
+    if readers
+        .values()
+        .any(|readers| readers.len() > tree.most_followers())
+    {
         // Few ranks hold a short result: it goes to all as an allreduce's does.
         let (mut stages, after) = combined.up_and_down(rank, Buffer::Scratch);
         let own = Held::own(block.clone(), rank, Buffer::Scratch, block.start);
@@ -481,7 +484,7 @@ fn reduce_scatter(combined: &Combined<'_>, rank: usize) -> Plan {
         pieces: parts(rank).into_iter().map(piece).collect(),
     });
     let before = |rank| combined.depth(rank) + 1;
-    if (0..tree.size()).any(|rank| parts(rank).len() > MOST_MEMBERS) {
+    if (0..tree.size()).any(|rank| parts(rank).len() > tree.most_followers()) {
         // A rank with a long block reads from many, each of which would look at it.
         stages.extend(all_have_ended(tree, rank, before));
         return Plan { stages };

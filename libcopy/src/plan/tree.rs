@@ -243,6 +243,13 @@ impl Tree {
         })
     }
 
+    /// Members of the largest group, or [`MOST_MEMBERS`]: a rank is followed by no more ranks of a
+    /// group.
+    pub(super) fn most_followers(&self) -> usize {
+        let sizes = self.groups.iter().map(|group| group.members.len());
+        sizes.max().unwrap_or(0).max(MOST_MEMBERS)
+    }
+
     /// Groups of a rank at most.
     pub fn depth(&self) -> usize {
         let depths = (0..self.size()).map(|rank| self.chain(rank).count());

@@ -45,8 +45,10 @@ pub const TABLE: &[Layers] = &[
             < topology/tree
             < config topology memcpy
             < plan/tree plan/call plan/stage
-            < plan/held plan/signal
-            < plan/combine plan/blocks plan/scan plan/check
+            < plan/held plan/signal plan/costs
+            < plan/combine plan/blocks plan/scan plan/check plan/price
+            < plan/plans
+            < plan/choose
             < plan
             < policy/executor policy/bands policy/oversubscription policy/backoff policy/governor
             < policy/thresholds policy/monitor
@@ -239,7 +241,8 @@ pub const TABLE: &[Layers] = &[
             < flow/classes
             < flow/sharing
             < flow/simulate
-            < flow",
+            < flow
+            < machines peers simulate",
     },
     Layers {
         name: "libcopy-lab",
@@ -251,7 +254,7 @@ pub const TABLE: &[Layers] = &[
             < gpu/command
             < gpu
             < pairs paper_claims
-            < speedup
+            < scale speedup
             < offload/experiment offload/model offload/player
             < offload/engines offload/fragments offload/programs
             < offload/command
@@ -287,7 +290,7 @@ pub const TABLE: &[Layers] = &[
             < cli/ranks
             < cli/mpi/run cli/mpi/compare cli/doctor/finding
             < cli/doctor/machine cli/doctor/mpi
-            < cli/datatype cli/doctor cli/gpu cli/info cli/mpi cli/rdma cli/run
+            < cli/datatype cli/doctor cli/gpu cli/info cli/mpi cli/plan cli/rdma cli/run
             < cli/tune
             < cli",
     },

@@ -2,7 +2,7 @@
 
 //! The command line: what the words mean and which code they lead to.
 
-use super::{datatype, doctor, gpu, info, mpi, ranks, rdma, run, tune};
+use super::{datatype, doctor, gpu, info, mpi, plan, ranks, rdma, run, tune};
 use crate::bench;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
@@ -30,6 +30,9 @@ enum Command {
         #[command(subcommand)]
         command: datatype::Type,
     },
+    /// Show how a collective goes on a machine with many cores: groups, stages, simulated time
+    #[command(after_help = plan::SIMULATED)]
+    Plan(plan::PlanArgs),
     /// Look at GPUs, measure them
     Gpu {
         #[command(subcommand)]
@@ -99,6 +102,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Tune(args) => tune::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Type { command } => datatype::run(&command).map(|()| ExitCode::SUCCESS),
+        Command::Plan(args) => plan::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Gpu { command } => gpu::run(&command),
         Command::Mpi { command } => mpi::run(&command),
         Command::Rdma { command } => rdma::run(&command),

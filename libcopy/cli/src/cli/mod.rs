@@ -9,6 +9,7 @@ mod doctor;
 mod gpu;
 mod info;
 mod mpi;
+mod plan;
 mod ranks;
 mod rdma;
 mod run;

@@ -1,0 +1,563 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `libcopy plan`: how a collective goes on a machine with many cores, without one.
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Args, ValueEnum};
+use comfy_table::Cell;
+use libcopy::plan::choose::{Way, best, buffer, ways};
+use libcopy::plan::price::price;
+use libcopy::plan::{
+    Buffer, Call, Costs, Lengths, Machine, Member, Operation, Piece, Plan, Plans, Tree, Workers,
+    check,
+};
+use libcopy::topology::{self, Level, Object};
+use libcopy_measure::report::{plain_table, right_aligned};
+use libcopy_measure::sizes;
+use libcopy_model::machines::{MACHINES, Preset};
+use libcopy_model::simulate::{self, Simulation, Work};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+/// What every reader of the output must know.
+pub const SIMULATED: &str = "\
+All times are simulated: flows that share the caches, ports, memories and links of a machine whose rates are
+assumed. Machines: epyc-9654, epyc-7742, xeon-8480, xeon-6148, grace, desktop; or --topology with a directory that
+has sys and proc of another one (scripts/topologies fetches some fifty).";
+
+/// Ranks at most: a plan of an alltoall has pieces for each pair.
+const MOST_RANKS: usize = 1024;
+
+/// Orders in which the check runs the plans.
+const ORDERS: u64 = 4;
+
+/// Arguments of `libcopy plan`.
+#[derive(Args, Debug)]
+pub struct PlanArgs {
+    /// The operation: barrier, bcast, reduce, allreduce, reduce_scatter, allgather, gather, scatter,
+    /// alltoall, scan or exscan
+    #[arg(value_parser = operation)]
+    operation: Operation,
+
+    /// Number of ranks, bound to cores one after the other; all cores if it is not given
+    #[arg(short = 'n', long, value_name = "N")]
+    ranks: Option<usize>,
+
+    /// Bytes of the buffer, or of each rank's block
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = sizes::parse)]
+    bytes: usize,
+
+    /// The root
+    #[arg(long, value_name = "RANK", default_value_t = 0)]
+    root: usize,
+
+    /// A machine by its name
+    #[arg(long, value_name = "NAME", conflicts_with = "topology")]
+    machine: Option<String>,
+
+    /// The machine whose sys and proc are in this directory, with rates of `epyc-7742`
+    #[arg(long, value_name = "DIR")]
+    topology: Option<PathBuf>,
+
+    /// Levels of the machine that become groups, instead of those that take least: package, node,
+    /// cache, or none
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    levels: Option<Vec<LevelName>>,
+
+    /// Whose stages are listed; the last one's if it is not given
+    #[arg(long, value_name = "RANK")]
+    rank: Option<usize>,
+
+    /// Draw which rank is in which stage when
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LevelName {
+    Package,
+    Node,
+    Cache,
+    None,
+}
+
+impl LevelName {
+    fn level(self) -> Option<Level> {
+        match self {
+            LevelName::Package => Some(Level::Package),
+            LevelName::Node => Some(Level::Node),
+            LevelName::Cache => Some(Level::Cache),
+            LevelName::None => None,
+        }
+    }
+}
+
+fn operation(text: &str) -> Result<Operation, String> {
+    let found = Operation::ALL.into_iter().find(|it| it.name() == text);
+    found.ok_or_else(|| {
+        let names: Vec<&str> = Operation::ALL.iter().map(|it| it.name()).collect();
+        format!("{text:?} is none of {}", names.join(", "))
+    })
+}
+
+/// The machine that the arguments name.
+struct Chosen {
+    name: String,
+    object: Object,
+    places: Vec<usize>,
+    costs: Costs,
+}
+
+fn chosen(args: &PlanArgs) -> Result<Chosen> {
+    let names = || {
+        let names: Vec<&str> = MACHINES.iter().map(|it| it.name).collect();
+        names.join(", ")
+    };
+    let (name, object, costs) = match (&args.machine, &args.topology) {
+        (Some(name), _) => {
+            let preset = Preset::named(name);
+            let preset =
+                preset.ok_or_else(|| anyhow!("--machine {name} is none of {}", names()))?;
+            (
+                preset.description.to_owned(),
+                preset.objects().0,
+                preset.costs,
+            )
+        }
+        (None, Some(directory)) => {
+            if !directory.join("sys/devices/system/cpu").is_dir() {
+                bail!(
+                    "--topology {}: no sys/devices/system/cpu is in it (scripts/topologies fetches snapshots)",
+                    directory.display()
+                );
+            }
+            let object = topology::objects_below(directory);
+            (directory.display().to_string(), object, Costs::default())
+        }
+        (None, None) => (
+            "this machine".to_owned(),
+            topology::objects(),
+            Costs::default(),
+        ),
+    };
+    let all = object.all();
+    let cores = all
+        .iter()
+        .enumerate()
+        .filter(|(_, (_, it))| it.inside.is_empty());
+    let cores: Vec<usize> = cores.map(|(index, _)| index).collect();
+    let ranks = args.ranks.unwrap_or(cores.len());
+    if !(1..=MOST_RANKS).contains(&ranks) {
+        bail!("--ranks {ranks}: from 1 to {MOST_RANKS} are possible");
+    }
+    let places = (0..ranks).map(|rank| cores[rank % cores.len()]).collect();
+    Ok(Chosen {
+        name,
+        object,
+        places,
+        costs,
+    })
+}
+
+/// A way with what is known of it.
+struct Tried {
+    way: Way,
+    estimate: f64,
+    simulation: Simulation,
+}
+
+/// Runs `libcopy plan`.
+pub fn run(args: &PlanArgs) -> Result<()> {
+    let chosen = chosen(args)?;
+    let ranks = chosen.places.len();
+    for (option, rank) in [("--root", Some(args.root)), ("--rank", args.rank)] {
+        if let Some(rank) = rank.filter(|rank| *rank >= ranks) {
+            bail!("{option} {rank}: there are ranks 0 to {}", ranks - 1);
+        }
+    }
+    let element = if args.operation.combines() { 8 } else { 1 };
+    if args.bytes % element > 0 {
+        bail!(
+            "--bytes {}: {} combines elements of {element} bytes",
+            args.bytes,
+            args.operation.name()
+        );
+    }
+    let call = Call {
+        operation: args.operation,
+        root: if args.operation.has_root() {
+            args.root
+        } else {
+            0
+        },
+        lengths: Lengths::Same(if args.operation == Operation::Barrier {
+            0
+        } else {
+            args.bytes
+        }),
+        element,
+    };
+    let machine = Machine::new(&chosen.object, &chosen.places, chosen.costs);
+    let bytes = buffer(&call, ranks);
+    let mut all = ways(&chosen.object, &chosen.places, &call);
+    let wanted: Option<Vec<Level>> = args
+        .levels
+        .as_ref()
+        .map(|levels| levels.iter().filter_map(|it| it.level()).collect());
+    let taken = match &wanted {
+        None => best(&chosen.object, &chosen.places, &call, chosen.costs),
+        Some(wanted) => {
+            let tree = Tree::new(
+                &chosen.object,
+                &chosen.places,
+                wanted,
+                libcopy::plan::MOST_MEMBERS,
+            );
+            all.retain(|way| way.tree == tree);
+            all.first().cloned()
+        }
+    };
+    let taken = taken.context("no way goes")?;
+    let tried: Result<Vec<Tried>> = all
+        .into_iter()
+        .map(|way| {
+            let plans = Plans::new(&way.tree, &call, way.shape).all();
+            let estimate = price(&plans, &machine, bytes, way.chunk);
+            let simulation = simulate::run(&plans, &machine, bytes, way.chunk)?;
+            Ok(Tried {
+                way,
+                estimate,
+                simulation,
+            })
+        })
+        .collect();
+    let tried = tried?;
+    let plans = Plans::new(&taken.tree, &call, taken.shape).all();
+    let findings = checked(&taken.tree, &plans, &call)?;
+    let shown = args.rank.unwrap_or(ranks - 1);
+    let Some(simulation) = tried
+        .iter()
+        .find(|it| it.way == taken)
+        .map(|it| &it.simulation)
+    else {
+        bail!("the way that was taken is none of those that were tried");
+    };
+    if let Some(path) = &args.svg {
+        libcopy_measure::report::write_file(path, draw(simulation, ranks, &call))?;
+    }
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let json = as_json(
+            &chosen,
+            &call,
+            &tried,
+            &taken,
+            &plans[shown],
+            shown,
+            &findings,
+        );
+        writeln!(out, "{}", serde_json::to_string_pretty(&json)?)?;
+        return Ok(());
+    }
+    let length = match call.operation {
+        Operation::Barrier => String::new(),
+        _ => format!(" of {}", sizes::short(args.bytes)),
+    };
+    writeln!(
+        out,
+        "{}{length}, {ranks} ranks, {}\n",
+        call.operation.name(),
+        chosen.name
+    )?;
+    writeln!(out, "Ways (simulated)")?;
+    let mut table = plain_table();
+    table.set_header([
+        "  groups by",
+        "who works",
+        "scan",
+        "chunk",
+        "estimate us",
+        "simulated us",
+        "busiest",
+    ]);
+    for Tried {
+        way,
+        estimate,
+        simulation,
+    } in &tried
+    {
+        let mark = if *way == taken { "*" } else { " " };
+        let (busy, name) = simulation.busiest.first().cloned().unwrap_or_default();
+        table.add_row([
+            Cell::new(format!("{mark} {}", levels(way))),
+            Cell::new(workers(way)),
+            Cell::new(format!("{:?}", way.shape.prefix).to_lowercase()),
+            Cell::new(sizes::short(way.chunk)),
+            Cell::new(format!("{:.1}", estimate * 1e6)),
+            Cell::new(format!("{:.1}", simulation.seconds * 1e6)),
+            Cell::new(format!("{name} {:.0} %", busy * 100.0)),
+        ]);
+    }
+    right_aligned(&mut table, 4);
+    writeln!(out, "{}", table.trim_fmt())?;
+    writeln!(out, "\nGroups of the way that is taken (*)")?;
+    for line in groups(&taken.tree) {
+        writeln!(out, "  {line}")?;
+    }
+    writeln!(
+        out,
+        "\nChecked in {ORDERS} orders: every byte arrives once. {} stages at most, {} ranks of a group follow one, {} \
+         bytes are read in all.",
+        findings.stages, findings.fan_out, findings.bytes
+    )?;
+    writeln!(out, "\nStages of rank {shown}")?;
+    for (number, stage) in plans[shown].stages.iter().enumerate() {
+        for line in stage_lines(number, stage) {
+            writeln!(out, "  {line}")?;
+        }
+    }
+    if let Some(path) = &args.svg {
+        writeln!(
+            out,
+            "\n{} has when each rank is in which stage (simulated).",
+            path.display()
+        )?;
+    }
+    Ok(())
+}
+
+/// Runs the plans in some orders.
+fn checked(tree: &Tree, plans: &[Plan], call: &Call<'_>) -> Result<check::Findings> {
+    // Buffers are cut at cache lines and elements; the check takes a line as one element.
+    let lines = call.element * 64usize.div_ceil(call.element);
+    let bytes = call.lengths.total(1);
+    let element = if bytes % lines == 0 {
+        lines
+    } else {
+        call.element
+    };
+    let call = &Call { element, ..*call };
+    let mut state: u64 = 1;
+    let mut choose = |end: usize| {
+        // A linear congruential generator (Knuth's MMIX).
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (state >> 33) as usize % end.max(1)
+    };
+    for order in 0..ORDERS {
+        check::run(tree, plans, call, order % 2 > 0, &mut choose)?;
+    }
+    Ok(check::findings(tree, plans))
+}
+
+fn levels(way: &Way) -> String {
+    let names: Vec<&str> = way.levels.iter().map(|level| level.name()).collect();
+    if names.is_empty() {
+        "rank order".into()
+    } else {
+        names.join(", ")
+    }
+}
+
+fn workers(way: &Way) -> &'static str {
+    match way.shape.workers {
+        Workers::All => "all",
+        Workers::Leaders => "leaders",
+    }
+}
+
+/// The groups: those alike as one line.
+fn groups(tree: &Tree) -> Vec<String> {
+    let mut lines: Vec<(usize, String)> = Vec::new();
+    for group in tree.groups().iter().rev() {
+        let of_ranks = group
+            .members
+            .iter()
+            .filter(|it| matches!(it, Member::Rank(_)))
+            .count();
+        let of_groups = group.members.len() - of_ranks;
+        let text = match (of_groups, of_ranks) {
+            (0, ranks) => format!("of {ranks} ranks"),
+            (groups, 0) => format!("of {groups} groups, {} ranks", group.ranks.len()),
+            (groups, ranks) => format!(
+                "of {groups} groups and {ranks} ranks, {} ranks in all",
+                group.ranks.len()
+            ),
+        };
+        match lines.iter_mut().find(|(_, other)| *other == text) {
+            Some((count, _)) => *count += 1,
+            None => lines.push((1, text)),
+        }
+    }
+    let text = |(count, text): (usize, String)| match count {
+        1 => format!("1 group {text}"),
+        count => format!("{count} groups {text}"),
+    };
+    lines.into_iter().map(text).collect()
+}
+
+fn piece_text(piece: &Piece) -> String {
+    let buffer = |buffer: Buffer| match buffer {
+        Buffer::Send => "send buffer",
+        Buffer::Receive => "receive buffer",
+        Buffer::Scratch => "scratch",
+    };
+    let ranks: Vec<String> = piece
+        .from
+        .iter()
+        .map(|it| it.span.rank.to_string())
+        .collect();
+    let what = if piece.from.len() > 1 {
+        "combines"
+    } else {
+        "copies"
+    };
+    let from = match &piece.from[..] {
+        [source] => format!(
+            "rank {} ({} at {})",
+            ranks[0],
+            buffer(source.span.buffer),
+            source.span.at
+        ),
+        _ => format!("ranks {}", ranks.join(" ")),
+    };
+    let mut text = format!(
+        "{what} {} bytes of {from} to {} of rank {} at {}",
+        piece.bytes,
+        buffer(piece.to.buffer),
+        piece.to.rank,
+        piece.to.at
+    );
+    let waits: Vec<String> = piece
+        .from
+        .iter()
+        .filter_map(|source| source.after)
+        .map(|it| format!("{}:{}+{}", it.rank, it.progress.stage, it.progress.bytes))
+        .collect();
+    if !waits.is_empty() {
+        let _ = write!(text, ", following {}", waits.join(" "));
+    }
+    text
+}
+
+/// Pieces of a stage that are listed.
+const SHOWN: usize = 12;
+
+fn stage_lines(number: usize, stage: &libcopy::plan::Stage) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !stage.after.is_empty() {
+        let after: Vec<String> = stage
+            .after
+            .iter()
+            .map(|it| format!("{}:{}+{}", it.rank, it.progress.stage, it.progress.bytes))
+            .collect();
+        lines.push(format!("{number}: waits for {}", after.join(" ")));
+    }
+    for piece in stage.pieces.iter().take(SHOWN) {
+        lines.push(format!("{number}: {}", piece_text(piece)));
+    }
+    if let Some(more) = stage
+        .pieces
+        .len()
+        .checked_sub(SHOWN)
+        .filter(|more| *more > 0)
+    {
+        lines.push(format!("{number}: and {more} more pieces"));
+    }
+    if lines.is_empty() {
+        lines.push(format!("{number}: nothing"));
+    }
+    lines
+}
+
+fn as_json(
+    chosen: &Chosen,
+    call: &Call<'_>,
+    tried: &[Tried],
+    taken: &Way,
+    plan: &Plan,
+    rank: usize,
+    findings: &check::Findings,
+) -> Value {
+    let ways: Vec<Value> = tried
+        .iter()
+        .map(|it| {
+            json!({
+                "levels": it.way.levels.iter().map(|level| level.name()).collect::<Vec<_>>(),
+                "workers": workers(&it.way),
+                "chunk": it.way.chunk,
+                "taken": it.way == *taken,
+                "estimate_us": it.estimate * 1e6,
+                "simulated_us": it.simulation.seconds * 1e6,
+            })
+        })
+        .collect();
+    let stages = plan.stages.iter().enumerate();
+    json!({
+        "operation": call.operation.name(),
+        "ranks": chosen.places.len(),
+        "bytes": call.lengths.total(1),
+        "machine": chosen.name,
+        "ways": ways,
+        "groups": taken.tree.groups().iter().map(|group| &group.ranks).collect::<Vec<_>>(),
+        "stages": findings.stages,
+        "fan_out": findings.fan_out,
+        "rank": rank,
+        "stages_of_rank": stages.map(|(number, stage)| stage_lines(number, stage)).collect::<Vec<_>>(),
+    })
+}
+
+/// Which rank is in which stage when.
+fn draw(simulation: &Simulation, ranks: usize, call: &Call<'_>) -> String {
+    const COLOURS: [&str; 6] = [
+        "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9",
+    ];
+    let (left, top, wide) = (60.0, 30.0, 900.0);
+    let row = (600.0 / ranks as f64).clamp(2.0, 20.0);
+    let height = top + row * ranks as f64 + 40.0;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {height:.0}\" font-family=\"sans-serif\" \
+         font-size=\"12\">\n<text x=\"{left}\" y=\"18\">{}: stages of {ranks} ranks (simulated)</text>\n",
+        left + wide + 20.0,
+        call.operation.name()
+    );
+    let scale = wide / simulation.seconds.max(f64::MIN_POSITIVE);
+    for Work {
+        rank,
+        stage,
+        start,
+        end,
+    } in &simulation.work
+    {
+        let width = (end - start) * scale;
+        if width > 0.0 {
+            let _ = writeln!(
+                svg,
+                "<rect x=\"{:.2}\" y=\"{:.2}\" width=\"{width:.2}\" height=\"{:.2}\" fill=\"{}\"/>",
+                left + start * scale,
+                top + row * *rank as f64,
+                row * 0.9,
+                COLOURS[stage % COLOURS.len()]
+            );
+        }
+    }
+    let bottom = top + row * ranks as f64 + 16.0;
+    let _ = write!(
+        svg,
+        "<text x=\"{left}\" y=\"{bottom:.0}\">0</text>\n<text x=\"{:.0}\" y=\"{bottom:.0}\" text-anchor=\"end\">{:.1} \
+         us</text>\n<text x=\"10\" y=\"{:.0}\">rank 0</text>\n<text x=\"10\" y=\"{:.0}\">{}</text>\n</svg>\n",
+        left + wide,
+        simulation.seconds * 1e6,
+        top + 10.0,
+        top + row * ranks as f64,
+        ranks - 1
+    );
+    svg
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What moving bytes takes of a machine: which caches, memories and links they pass, and how much
+//! each of these can.
+
+use crate::topology::{Level, Object};
+
+use super::stage::{Buffer, Piece};
+
+/// What the parts of a machine can do. Rates are in bytes per second, times in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Costs {
+    /// What one processor copies.
+    pub core: f64,
+    /// What a last-level cache gives to the processors that share it.
+    pub cache: f64,
+    /// What it gives to other processors, and takes from them.
+    pub port: f64,
+    /// What the memory of a NUMA node gives and takes.
+    pub memory: f64,
+    /// What goes from one package to another.
+    pub link: f64,
+    /// Bytes of a last-level cache.
+    pub cache_bytes: f64,
+    /// Until a processor sees what another has written: one that shares a cache with it, one of the
+    /// same node, of the same package, of another package.
+    pub latency: [f64; 4],
+    /// What a chunk takes however short it is: a system call, or a look at a line.
+    pub chunk: f64,
+}
+
+impl Default for Costs {
+    /// Rates of a server of 2020, two packages with eight channels of DDR4-3200 each. Only their
+    /// proportions matter, and these have changed little.
+    fn default() -> Self {
+        Costs {
+            core: 10e9,
+            cache: 100e9,
+            port: 40e9,
+            memory: 40e9,
+            link: 60e9,
+            cache_bytes: 16e6,
+            latency: [60e-9, 120e-9, 180e-9, 300e-9],
+            chunk: 200e-9,
+        }
+    }
+}
+
+/// What bytes pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Resource {
+    /// The processor of a rank.
+    Core(usize),
+    /// A last-level cache, seen from the processors that share it.
+    Cache(usize),
+    /// What leaves a last-level cache for other processors.
+    PortOut(usize),
+    /// What other processors write to what a last-level cache holds.
+    PortIn(usize),
+    /// The memory of a NUMA node.
+    Memory(usize),
+    /// From one package to another.
+    Link(usize, usize),
+}
+
+/// Where a rank is: objects of the machine, by their positions in [`Object::all`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    cache: usize,
+    node: usize,
+    package: usize,
+}
+
+/// A machine with ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    places: Vec<Place>,
+    /// Ranks that share each rank's cache.
+    sharing: Vec<usize>,
+    /// What its parts can do.
+    pub costs: Costs,
+}
+
+impl Machine {
+    /// A machine whose ranks are at these objects, by their positions in [`Object::all`].
+    pub fn new(machine: &Object, places: &[usize], costs: Costs) -> Machine {
+        let all = machine.all();
+        let of: Vec<Place> = places.iter().map(|at| place(&all, *at)).collect();
+        let sharing = of
+            .iter()
+            .map(|one| of.iter().filter(|it| it.cache == one.cache).count());
+        Machine {
+            sharing: sharing.collect(),
+            places: of,
+            costs,
+        }
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> usize {
+        self.places.len()
+    }
+
+    /// What a resource can.
+    pub fn capacity(&self, resource: Resource) -> f64 {
+        let costs = &self.costs;
+        match resource {
+            Resource::Core(_) => costs.core,
+            Resource::Cache(_) => costs.cache,
+            Resource::PortOut(_) | Resource::PortIn(_) => costs.port,
+            Resource::Memory(_) => costs.memory,
+            Resource::Link(..) => costs.link,
+        }
+    }
+
+    /// The memory of the node where a rank is.
+    pub fn memory(&self, rank: usize) -> Resource {
+        Resource::Memory(self.places[rank].node)
+    }
+
+    /// Until one rank sees what another has written.
+    pub fn latency(&self, writer: usize, reader: usize) -> f64 {
+        let (one, other) = (self.places[writer], self.places[reader]);
+        let [cache, node, package, far] = self.costs.latency;
+        if writer == reader {
+            0.0
+        } else if one.cache == other.cache {
+            cache
+        } else if one.node == other.node {
+            node
+        } else if one.package == other.package {
+            package
+        } else {
+            far
+        }
+    }
+
+    /// Whether buffers of this length stay in the cache of their rank, which has two of them.
+    fn is_cached(&self, rank: usize, bytes: usize) -> bool {
+        (2 * bytes * self.sharing[rank]) as f64 <= self.costs.cache_bytes
+    }
+
+    /// What a byte of a piece takes, if a rank moves it: each resource with how many bytes of its
+    /// own. `bytes` is the length of a rank's buffer.
+    pub fn route(&self, mover: usize, piece: &Piece, bytes: usize) -> Vec<(Resource, f64)> {
+        let own = self.places[mover];
+        let mut route = vec![(Resource::Core(mover), piece.from.len() as f64)];
+        let mut add = |resource: Resource| {
+            match route.iter_mut().find(|(it, _)| *it == resource) {
+                Some((_, weight)) => *weight += 1.0,
+                None => route.push((resource, 1.0)),
+            };
+        };
+        for source in &piece.from {
+            let rank = source.span.rank;
+            let place = self.places[rank];
+            // Partial results are as short as slices, and have just been written.
+            if self.is_cached(rank, bytes) || source.span.buffer == Buffer::Scratch {
+                add(Resource::Cache(place.cache));
+                if place.cache != own.cache {
+                    add(Resource::PortOut(place.cache));
+                }
+            } else {
+                add(Resource::Memory(place.node));
+            }
+            if place.package != own.package {
+                add(Resource::Link(place.package, own.package));
+            }
+        }
+        let to = self.places[piece.to.rank];
+        if to.cache != own.cache {
+            add(Resource::PortIn(to.cache));
+        }
+        if to.package != own.package {
+            add(Resource::Link(own.package, to.package));
+        }
+        // What is written gets to memory in the end.
+        add(Resource::Memory(to.node));
+        route
+    }
+}
+
+fn place(all: &[(usize, &Object)], at: usize) -> Place {
+    let mut place = Place {
+        cache: 0,
+        node: 0,
+        package: 0,
+    };
+    let Some((mut depth, _)) = all.get(at).copied() else {
+        return place;
+    };
+    // What it is in stands before it, at smaller depths.
+    let mut holding = vec![at];
+    for (index, (its, _)) in all[..at].iter().enumerate().rev() {
+        if *its < depth {
+            holding.push(index);
+            depth = *its;
+        }
+    }
+    let of = |level: Level| {
+        let mut found = holding.iter().copied();
+        found.find(|index| all[*index].1.names.iter().any(|name| name.level == level))
+    };
+    place.package = of(Level::Package).unwrap_or(0);
+    place.node = of(Level::Node).unwrap_or(place.package);
+    // One that may run anywhere in a node has a cache somewhere in it.
+    place.cache = of(Level::Cache).unwrap_or(place.node);
+    place
+}
