@@ -183,9 +183,10 @@ impl<'a> Sharing<'a> {
         }
         for &resource in &self.seen {
             let state = &mut self.resources[resource as usize];
-            state.used = match state.users.is_empty() {
-                true => 0.0,
-                false => state.others + state.filled,
+            state.used = if state.users.is_empty() {
+                0.0
+            } else {
+                state.others + state.filled
             };
         }
         for &class in &self.set {
