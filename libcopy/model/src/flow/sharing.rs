@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-use super::classes::Classes;
+use super::classes::{Classes, Use};
 
 /// A resource counts as saturated from this part of its capacity on. Where it is not quite
 /// saturated that costs time, never a wrong rate.
@@ -41,14 +41,15 @@ struct Resource {
     epoch: u64,
     /// Whether all classes that use it are shared out.
     is_whole: bool,
-    /// How many classes that use it are shared out.
+    /// How many classes that use it are shared out, and the sum of their weights, each times the
+    /// number of activities.
     shared: u32,
+    shared_weight: f64,
     /// What the other classes use.
     others: f64,
     /// What classes use whose rate is known.
     filled: f64,
-    /// How many classes have no rate yet, and the sum of their weights, each times the number of
-    /// activities.
+    /// As `shared`, but only those that have no rate yet.
     open: u32,
     weight: f64,
     /// The sum when it was last added up.
@@ -96,11 +97,9 @@ pub(super) struct Sharing<'a> {
 
 impl<'a> Sharing<'a> {
     pub fn new(uses: &'a Classes, capacities: &[f64]) -> Sharing<'a> {
-        let mut class_of = vec![0; uses.uses_len()];
+        let mut class_of = vec![0; uses.all_uses().len()];
         for class in 0..uses.len() as u32 {
-            for usage in uses.uses(class) {
-                class_of[usage as usize] = class;
-            }
+            class_of[uses.range(class)].fill(class);
         }
         let resource = |&capacity| Resource {
             capacity,
@@ -216,24 +215,24 @@ impl<'a> Sharing<'a> {
         if !is_running {
             state.rate = 0.0;
         }
-        for usage in self.uses.uses(class) {
-            let resource = self.uses.resource(usage);
-            if by < 0 && self.resources[resource].is_saturated() {
-                self.open(resource as u32);
+        for (usage, &Use { resource, weight }) in self.uses.range(class).zip(self.uses.uses(class))
+        {
+            if by < 0 && self.resources[resource as usize].is_saturated() {
+                self.open(resource);
             }
-            let state = &mut self.resources[resource];
-            let more = f64::from(by) * self.uses.weight(usage) * rate;
+            let state = &mut self.resources[resource as usize];
+            let more = f64::from(by) * weight * rate;
             state.used += more;
             if state.epoch == self.epoch {
                 state.others += more;
             }
             match (was_running, is_running) {
                 (false, true) => {
-                    self.places[usage as usize] = state.users.len() as u32;
-                    state.users.push(usage);
+                    self.places[usage] = state.users.len() as u32;
+                    state.users.push(usage as u32);
                 }
                 (true, false) => {
-                    let place = self.places[usage as usize];
+                    let place = self.places[usage];
                     state.users.swap_remove(place as usize);
                     if let Some(&moved) = state.users.get(place as usize) {
                         self.places[moved as usize] = place;
@@ -254,6 +253,7 @@ impl<'a> Sharing<'a> {
         state.epoch = self.epoch;
         state.is_whole = false;
         state.shared = 0;
+        state.shared_weight = 0.0;
         state.others = state.used;
         self.seen.push(resource);
         if state.is_saturated() {
@@ -278,19 +278,22 @@ impl<'a> Sharing<'a> {
             return;
         }
         state.epoch = self.epoch;
-        let each = f64::from(state.running) * state.rate;
+        let (running, rate) = (f64::from(state.running), state.rate);
         self.set.push(class);
-        for usage in self.uses.uses(class) {
-            let resource = self.uses.resource(usage);
-            self.see(resource as u32);
-            let state = &mut self.resources[resource];
+        for &Use { resource, weight } in self.uses.uses(class) {
+            self.see(resource);
+            let state = &mut self.resources[resource as usize];
+            let weight = running * weight;
             state.shared += 1;
-            state.others -= each * self.uses.weight(usage);
+            state.shared_weight += weight;
+            state.others -= weight * rate;
         }
     }
 
     /// Progressive filling of what the classes outside of the set leave.
     fn fill(&mut self) {
+        let mut levels = std::mem::take(&mut self.levels).into_vec();
+        levels.clear();
         for &resource in &self.seen {
             let state = &mut self.resources[resource as usize];
             if state.shared as usize == state.users.len() {
@@ -299,24 +302,21 @@ impl<'a> Sharing<'a> {
                 state.others = 0.0;
             }
             state.filled = 0.0;
-            state.open = 0;
-            state.weight = 0.0;
-        }
-        for &class in &self.set {
-            let state = &mut self.classes[class as usize];
-            state.next_rate = -1.0;
-            let running = f64::from(state.running);
-            for usage in self.uses.uses(class) {
-                let resource = &mut self.resources[self.uses.resource(usage)];
-                resource.open += 1;
-                resource.weight += running * self.uses.weight(usage);
+            state.open = state.shared;
+            state.weight = state.shared_weight;
+            state.exact_weight = state.shared_weight;
+            if state.open > 1 {
+                let level = state.left() / state.weight;
+                levels.push(Reverse((level.to_bits(), resource)));
             }
         }
+        self.levels = levels.into();
         self.limits.clear();
         for &class in &self.set {
+            self.classes[class as usize].next_rate = -1.0;
             let mut limit = self.uses.cap(class);
             for usage in self.uses.uses(class) {
-                let resource = &self.resources[self.uses.resource(usage)];
+                let resource = &self.resources[usage.resource as usize];
                 if resource.open == 1 {
                     limit = limit.min(resource.left() / resource.weight);
                 }
@@ -326,17 +326,6 @@ impl<'a> Sharing<'a> {
             }
         }
         self.limits.sort_unstable();
-        let mut levels = std::mem::take(&mut self.levels).into_vec();
-        levels.clear();
-        for &resource in &self.seen {
-            let state = &mut self.resources[resource as usize];
-            state.exact_weight = state.weight;
-            if state.open > 1 {
-                let level = state.left() / state.weight;
-                levels.push(Reverse((level.to_bits(), resource)));
-            }
-        }
-        self.levels = levels.into();
         self.raise();
     }
 
@@ -397,9 +386,9 @@ impl<'a> Sharing<'a> {
         let state = &mut self.classes[class as usize];
         state.next_rate = rate;
         let running = f64::from(state.running);
-        for usage in self.uses.uses(class) {
-            let weight = running * self.uses.weight(usage);
-            let index = self.uses.resource(usage);
+        for &Use { resource, weight } in self.uses.uses(class) {
+            let weight = running * weight;
+            let index = resource as usize;
             let resource = &mut self.resources[index];
             resource.filled += weight * rate;
             resource.open -= 1;
@@ -419,7 +408,7 @@ impl<'a> Sharing<'a> {
         for &usage in &self.resources[resource].users {
             let class = &self.classes[self.class_of[usage as usize] as usize];
             if class.epoch == self.epoch && class.next_rate < 0.0 {
-                sum += f64::from(class.running) * self.uses.weight(usage);
+                sum += f64::from(class.running) * self.uses.all_uses()[usage as usize].weight;
             }
         }
         sum

@@ -18,8 +18,8 @@ pub fn assert_fair(capacities: &[f64], classes: &Classes, sharing: &Sharing) {
     for class in 0..classes.len() as u32 {
         let (rate, running) = (sharing.rate(class), sharing.running(class));
         for usage in classes.uses(class) {
-            let resource = classes.resource(usage);
-            used[resource] += f64::from(running) * rate * classes.weight(usage);
+            let resource = usage.resource as usize;
+            used[resource] += f64::from(running) * rate * usage.weight;
             highest[resource] = highest[resource].max(rate);
         }
     }
@@ -30,8 +30,8 @@ pub fn assert_fair(capacities: &[f64], classes: &Classes, sharing: &Sharing) {
     for class in 0..classes.len() as u32 {
         let rate = sharing.rate(class);
         assert_eq!(rate > 0.0, sharing.running(class) > 0, "class {class}");
-        let is_held_up = classes.uses(class).any(|usage| {
-            let resource = classes.resource(usage);
+        let is_held_up = classes.uses(class).iter().any(|usage| {
+            let resource = usage.resource as usize;
             is_near(used[resource], capacities[resource]) && is_near(highest[resource], rate)
         });
         assert!(

@@ -161,6 +161,27 @@ fn all_read_one() {
     assert!(outcome.makespan >= through / 45e9);
 }
 
+/// Each rank copies from all others, one after the other, beginning with the next.
+#[test]
+fn all_to_all() {
+    let machine = Machine::new();
+    let mut activities = Vec::new();
+    for rank in 0..RANKS {
+        for step in 1..RANKS {
+            let source = (rank + step) % RANKS;
+            let before = activities.len().checked_sub(1).filter(|_| step > 1);
+            activities.push(Activity {
+                work: 65_536.0,
+                latency: 0.2e-6 * (1 + rank % 3) as f64,
+                rate_cap: None,
+                uses: machine.copy(rank, source),
+                after: before.into_iter().collect(),
+            });
+        }
+    }
+    run("all to all", &machine.resources, &activities, 500);
+}
+
 /// Nothing is alike, and everything is connected.
 #[test]
 fn unlike_activities() {
