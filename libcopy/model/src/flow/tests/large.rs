@@ -5,7 +5,8 @@
 
 use std::time::Instant;
 
-use super::fair::assert_fair;
+use super::fair::{assert_fair, is_near};
+use super::reference;
 use crate::flow::classes::Classes;
 use crate::flow::simulate::simulate_watched;
 use crate::flow::{Activity, Outcome, Resources, simulate};
@@ -180,6 +181,32 @@ fn all_to_all() {
         }
     }
     run("all to all", &machine.resources, &activities, 500);
+}
+
+/// Flow i uses resources i and i + 1, and gets what the flow before it leaves. When the first one
+/// ends, the second gets more, the third less, the fourth more, and so on: one after the other.
+#[test]
+fn a_change_goes_through_a_chain() {
+    const FLOWS: usize = 60;
+    let mut resources = Resources::new();
+    for index in 0..=FLOWS {
+        resources.add(format!("r{index}"), (2 * index.max(2) - 1) as f64);
+    }
+    let activities: Vec<Activity> = (0..FLOWS)
+        .map(|index| Activity {
+            work: if index == 0 { 1.0 } else { 10.0 * index as f64 },
+            uses: vec![(index, 1.0), (index + 1, 1.0)],
+            ..Activity::default()
+        })
+        .collect();
+    let outcome = run("chain", &resources, &activities, 1);
+    let expected = reference::ends(&resources, &activities);
+    for (index, (&found, &expected)) in outcome.ends.iter().zip(&expected).enumerate() {
+        assert!(
+            is_near(found, expected),
+            "{index} ends at {found}, not {expected}"
+        );
+    }
 }
 
 /// Nothing is alike, and everything is connected.
