@@ -299,6 +299,7 @@ impl Tests {
             self.tests("slow tests", [command(slow.split(' '))]);
             let packages = command(["scripts/package", "--test", "deb"]);
             self.check_if_possible("Debian packages", packages);
+            self.simgrid();
             let fuzz = ["scripts/fuzz", "30", "-verbosity=0", "-print_final_stats=1"];
             self.check_if_possible("fuzzing", command(fuzz));
             if succeeds(Command::new("cargo").args(["+nightly", "miri", "--version"])) {
@@ -360,6 +361,21 @@ impl Tests {
             ABSENT => self.report(name, &made, Count::absent()),
             status => self.report(name, &made, Count::check(status)),
         }
+    }
+
+    /// The flows of `libcopy-model` beside those of SimGrid.
+    fn simgrid(&mut self) {
+        let name = "flows beside SimGrid";
+        // The package with the headers has this command as well.
+        let ensure = "ensure_packages smpicc:libsimgrid-dev";
+        let mut packages = function::<&str>(&self.root, "packages", ensure, &[]);
+        if !succeeds_loudly(packages.stdout(Stdio::null())) {
+            let why = "not installed: libsimgrid-dev (sudo apt-get install libsimgrid-dev)";
+            return self.absent(name, why);
+        }
+        let mut tests = command(["cargo", "test", "--workspace", "--test", "simgrid"]);
+        tests.env("LIBCOPY_TEST_SIMGRID", "1");
+        self.tests(name, [tests]);
     }
 
     /// Directories with PyPI's libraries under Debian's names: MPICH of the standard ABI, and of

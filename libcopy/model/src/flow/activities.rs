@@ -77,13 +77,11 @@ pub struct Outcome {
 impl Outcome {
     /// Which part of what it could have moved until the end each resource has moved, from 0 to 1.
     pub fn utilisation(&self, resources: &Resources) -> Vec<f64> {
-        let capacities = resources.capacities().iter();
-        let parts = self.bytes.iter().zip(capacities);
+        let possible = resources.capacities().iter();
+        let possible = possible.map(|capacity| capacity * self.makespan);
+        let parts = self.bytes.iter().zip(possible);
         parts
-            .map(|(bytes, capacity)| match self.makespan > 0.0 {
-                true => bytes / (capacity * self.makespan),
-                false => 0.0,
-            })
+            .map(|(bytes, most)| if most > 0.0 { bytes / most } else { 0.0 })
             .collect()
     }
 }

@@ -7,6 +7,13 @@ use std::ops::Range;
 
 use super::activities::Activity;
 
+/// A resource that a class uses, and how much of it per byte.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Use {
+    pub resource: u32,
+    pub weight: f64,
+}
+
 /// The classes of all activities, numbered in the order of their first activities.
 #[derive(Debug)]
 pub(super) struct Classes {
@@ -14,12 +21,10 @@ pub(super) struct Classes {
     pub of: Vec<u32>,
     /// The cap on the rate of each class; infinite where there is none.
     caps: Vec<f64>,
-    /// Where the uses of each class begin in the two lists below, and the end of the last.
+    /// Where the uses of each class begin, and the end of the last.
     first: Vec<u32>,
-    /// The resource of each use.
-    resources: Vec<u32>,
-    /// The weight of each use.
-    weights: Vec<f64>,
+    /// The uses of all classes.
+    uses: Vec<Use>,
 }
 
 impl Classes {
@@ -28,8 +33,7 @@ impl Classes {
             of: Vec::with_capacity(activities.len()),
             caps: Vec::new(),
             first: vec![0],
-            resources: Vec::new(),
-            weights: Vec::new(),
+            uses: Vec::new(),
         };
         // Found by the bits of cap and weights. The map is only asked, so its order has no effect.
         let mut found: HashMap<(u64, Vec<(u32, u64)>), u32> = HashMap::new();
@@ -41,11 +45,10 @@ impl Classes {
             let class = *found.entry((cap.to_bits(), bits)).or_insert(next);
             if class == next {
                 classes.caps.push(cap);
-                for (resource, weight) in uses {
-                    classes.resources.push(resource);
-                    classes.weights.push(weight);
-                }
-                classes.first.push(classes.resources.len() as u32);
+                let uses = uses.into_iter();
+                let uses = uses.map(|(resource, weight)| Use { resource, weight });
+                classes.uses.extend(uses);
+                classes.first.push(classes.uses.len() as u32);
             }
             classes.of.push(class);
         }
@@ -60,22 +63,18 @@ impl Classes {
         self.caps[class as usize]
     }
 
-    /// How many uses all classes have.
-    pub fn uses_len(&self) -> usize {
-        self.resources.len()
+    /// The uses of all classes, class by class.
+    pub fn all_uses(&self) -> &[Use] {
+        &self.uses
     }
 
-    /// The uses of a class, for [`Classes::resource`] and [`Classes::weight`].
-    pub fn uses(&self, class: u32) -> Range<u32> {
-        self.first[class as usize]..self.first[class as usize + 1]
+    /// Where the uses of a class are among all.
+    pub fn range(&self, class: u32) -> Range<usize> {
+        self.first[class as usize] as usize..self.first[class as usize + 1] as usize
     }
 
-    pub fn resource(&self, usage: u32) -> usize {
-        self.resources[usage as usize] as usize
-    }
-
-    pub fn weight(&self, usage: u32) -> f64 {
-        self.weights[usage as usize]
+    pub fn uses(&self, class: u32) -> &[Use] {
+        &self.uses[self.range(class)]
     }
 }
 

@@ -13,9 +13,9 @@
 //! - Activities that use the same resources with the same weights are a *class*: they have the same
 //!   rate at all times, so one variable stands for all of them. An activity of a class ends when
 //!   the bytes that the class has moved per member reach a level that is known when it begins.
-//! - A change of a resource that is not saturated changes nobody's rate. So only those classes are
-//!   shared out anew that a chain of saturated resources connects with the ones that began or
-//!   ended. If another resource becomes saturated by that, its classes are added, and so on.
+//! - Rates change only where something changes. Those classes are shared out anew that use a
+//!   saturated resource together with one that began or ended; all others keep their rates. Where
+//!   that is not fair on a resource that both use, the others that use it are added, and so on.
 //! - Events at one time (within a relative 1e-11) are one change.
 //!
 //! ```

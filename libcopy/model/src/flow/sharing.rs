@@ -6,11 +6,22 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-use super::classes::Classes;
+use super::classes::{Classes, Use};
 
-/// A resource counts as saturated from this part of its capacity on. Where it is not quite
-/// saturated that costs time, never a wrong rate.
+/// A resource counts as saturated from this part of its capacity on. Rounding errors are far
+/// smaller; where it is not quite saturated that costs time, never a wrong rate.
 const SATURATED: f64 = 1.0 - 1e-9;
+
+/// Rates of classes that are shared out at different times are equal if they differ by less, as a
+/// part of the rate.
+const EQUAL: f64 = 1e-10;
+
+/// A rate that would change by less stays as it is.
+const UNCHANGED: f64 = 1e-12;
+
+/// After so many rounds, whatever a chain of saturated resources connects is shared out. Otherwise
+/// a change that goes through a long chain would take a round for each resource.
+const ROUNDS: u32 = 8;
 
 /// A sum from which so much was subtracted that this part is left is added up anew, as it would be
 /// mostly rounding errors.
@@ -41,14 +52,19 @@ struct Resource {
     epoch: u64,
     /// Whether all classes that use it are shared out.
     is_whole: bool,
-    /// How many classes that use it are shared out.
+    /// Whether it was saturated before this change.
+    was_saturated: bool,
+    /// Whether it may hold up classes that are shared out.
+    holds_up: bool,
+    /// How many classes that use it are shared out, and the sum of their weights, each times the
+    /// number of activities.
     shared: u32,
+    shared_weight: f64,
     /// What the other classes use.
     others: f64,
     /// What classes use whose rate is known.
     filled: f64,
-    /// How many classes have no rate yet, and the sum of their weights, each times the number of
-    /// activities.
+    /// As `shared`, but only those that have no rate yet.
     open: u32,
     weight: f64,
     /// The sum when it was last added up.
@@ -61,7 +77,7 @@ impl Resource {
     }
 
     fn left(&self) -> f64 {
-        self.capacity - self.others - self.filled
+        (self.capacity - self.others - self.filled).max(0.0)
     }
 }
 
@@ -92,15 +108,15 @@ pub(super) struct Sharing<'a> {
     /// since.
     levels: BinaryHeap<Reverse<(Bits, u32)>>,
     changed: Vec<u32>,
+    /// Whether all classes of a saturated resource are added as soon as one of them is.
+    is_eager: bool,
 }
 
 impl<'a> Sharing<'a> {
     pub fn new(uses: &'a Classes, capacities: &[f64]) -> Sharing<'a> {
-        let mut class_of = vec![0; uses.uses_len()];
+        let mut class_of = vec![0; uses.all_uses().len()];
         for class in 0..uses.len() as u32 {
-            for usage in uses.uses(class) {
-                class_of[usage as usize] = class;
-            }
+            class_of[uses.range(class)].fill(class);
         }
         let resource = |&capacity| Resource {
             capacity,
@@ -120,6 +136,7 @@ impl<'a> Sharing<'a> {
             limits: Vec::new(),
             levels: BinaryHeap::new(),
             changed: Vec::new(),
+            is_eager: false,
         }
     }
 
@@ -158,6 +175,8 @@ impl<'a> Sharing<'a> {
         self.set.clear();
         self.seen.clear();
         self.epoch += 1;
+        // Classes that have changed share with all others on the resources that were saturated.
+        self.is_eager = true;
         let mut pending = std::mem::take(&mut self.pending);
         // One activity may have ended and the next of its class have begun: nothing has changed.
         // Or its number went down and up again, and it stands here twice.
@@ -169,23 +188,50 @@ impl<'a> Sharing<'a> {
         }
         pending.clear();
         self.pending = pending;
-        loop {
-            while let Some(resource) = self.queue.pop() {
-                for place in 0..self.resources[resource as usize].users.len() {
-                    let usage = self.resources[resource as usize].users[place];
-                    self.take(self.class_of[usage as usize]);
-                }
-            }
+        self.is_eager = false;
+        for round in 1.. {
+            self.take_queued();
             self.fill();
             if !self.widen() {
                 break;
             }
+            if round == ROUNDS {
+                self.open_saturated();
+            }
         }
+        self.keep_rates();
+        &self.changed
+    }
+
+    /// Adds the classes of the resources in the queue.
+    fn take_queued(&mut self) {
+        while let Some(resource) = self.queue.pop() {
+            for place in 0..self.resources[resource as usize].users.len() {
+                let usage = self.resources[resource as usize].users[place];
+                self.take(self.class_of[usage as usize]);
+            }
+        }
+    }
+
+    /// Adds, now and from now on, all classes of saturated resources.
+    fn open_saturated(&mut self) {
+        self.is_eager = true;
+        for index in 0..self.seen.len() {
+            let resource = self.seen[index];
+            if self.resources[resource as usize].was_saturated {
+                self.open(resource);
+            }
+        }
+    }
+
+    /// The rates that were found are the rates.
+    fn keep_rates(&mut self) {
         for &resource in &self.seen {
             let state = &mut self.resources[resource as usize];
-            state.used = match state.users.is_empty() {
-                true => 0.0,
-                false => state.others + state.filled,
+            state.used = if state.users.is_empty() {
+                0.0
+            } else {
+                state.others + state.filled
             };
         }
         for &class in &self.set {
@@ -195,7 +241,6 @@ impl<'a> Sharing<'a> {
                 self.changed.push(class);
             }
         }
-        &self.changed
     }
 
     /// Applies the change of a class; what is saturated and now used less is to be shared out.
@@ -215,24 +260,24 @@ impl<'a> Sharing<'a> {
         if !is_running {
             state.rate = 0.0;
         }
-        for usage in self.uses.uses(class) {
-            let resource = self.uses.resource(usage);
-            if by < 0 && self.resources[resource].is_saturated() {
-                self.open(resource as u32);
+        for (usage, &Use { resource, weight }) in self.uses.range(class).zip(self.uses.uses(class))
+        {
+            if by < 0 && self.resources[resource as usize].is_saturated() {
+                self.open(resource);
             }
-            let state = &mut self.resources[resource];
-            let more = f64::from(by) * self.uses.weight(usage) * rate;
+            let state = &mut self.resources[resource as usize];
+            let more = f64::from(by) * weight * rate;
             state.used += more;
             if state.epoch == self.epoch {
                 state.others += more;
             }
             match (was_running, is_running) {
                 (false, true) => {
-                    self.places[usage as usize] = state.users.len() as u32;
-                    state.users.push(usage);
+                    self.places[usage] = state.users.len() as u32;
+                    state.users.push(usage as u32);
                 }
                 (true, false) => {
-                    let place = self.places[usage as usize];
+                    let place = self.places[usage];
                     state.users.swap_remove(place as usize);
                     if let Some(&moved) = state.users.get(place as usize) {
                         self.places[moved as usize] = place;
@@ -253,9 +298,11 @@ impl<'a> Sharing<'a> {
         state.epoch = self.epoch;
         state.is_whole = false;
         state.shared = 0;
+        state.shared_weight = 0.0;
         state.others = state.used;
+        state.was_saturated = state.is_saturated();
         self.seen.push(resource);
-        if state.is_saturated() {
+        if state.was_saturated && self.is_eager {
             self.open(resource);
         }
     }
@@ -277,19 +324,22 @@ impl<'a> Sharing<'a> {
             return;
         }
         state.epoch = self.epoch;
-        let each = f64::from(state.running) * state.rate;
+        let (running, rate) = (f64::from(state.running), state.rate);
         self.set.push(class);
-        for usage in self.uses.uses(class) {
-            let resource = self.uses.resource(usage);
-            self.see(resource as u32);
-            let state = &mut self.resources[resource];
+        for &Use { resource, weight } in self.uses.uses(class) {
+            self.see(resource);
+            let state = &mut self.resources[resource as usize];
+            let weight = running * weight;
             state.shared += 1;
-            state.others -= each * self.uses.weight(usage);
+            state.shared_weight += weight;
+            state.others -= weight * rate;
         }
     }
 
     /// Progressive filling of what the classes outside of the set leave.
     fn fill(&mut self) {
+        let mut levels = std::mem::take(&mut self.levels).into_vec();
+        levels.clear();
         for &resource in &self.seen {
             let state = &mut self.resources[resource as usize];
             if state.shared as usize == state.users.len() {
@@ -298,25 +348,24 @@ impl<'a> Sharing<'a> {
                 state.others = 0.0;
             }
             state.filled = 0.0;
-            state.open = 0;
-            state.weight = 0.0;
-        }
-        for &class in &self.set {
-            let state = &mut self.classes[class as usize];
-            state.next_rate = -1.0;
-            let running = f64::from(state.running);
-            for usage in self.uses.uses(class) {
-                let resource = &mut self.resources[self.uses.resource(usage)];
-                resource.open += 1;
-                resource.weight += running * self.uses.weight(usage);
+            state.holds_up = false;
+            state.open = state.shared;
+            state.weight = state.shared_weight;
+            state.exact_weight = state.shared_weight;
+            if state.open > 1 {
+                let level = state.left() / state.weight;
+                levels.push(Reverse((level.to_bits(), resource)));
             }
         }
+        self.levels = levels.into();
         self.limits.clear();
         for &class in &self.set {
+            self.classes[class as usize].next_rate = -1.0;
             let mut limit = self.uses.cap(class);
             for usage in self.uses.uses(class) {
-                let resource = &self.resources[self.uses.resource(usage)];
+                let resource = &mut self.resources[usage.resource as usize];
                 if resource.open == 1 {
+                    resource.holds_up = true;
                     limit = limit.min(resource.left() / resource.weight);
                 }
             }
@@ -325,17 +374,6 @@ impl<'a> Sharing<'a> {
             }
         }
         self.limits.sort_unstable();
-        let mut levels = std::mem::take(&mut self.levels).into_vec();
-        levels.clear();
-        for &resource in &self.seen {
-            let state = &mut self.resources[resource as usize];
-            state.exact_weight = state.weight;
-            if state.open > 1 {
-                let level = state.left() / state.weight;
-                levels.push(Reverse((level.to_bits(), resource)));
-            }
-        }
-        self.levels = levels.into();
         self.raise();
     }
 
@@ -380,6 +418,7 @@ impl<'a> Sharing<'a> {
             }
             PeekMut::pop(top);
             level = level.max(f64::from_bits(stored));
+            self.resources[resource as usize].holds_up = true;
             for place in 0..self.resources[resource as usize].users.len() {
                 let usage = self.resources[resource as usize].users[place];
                 let class = self.class_of[usage as usize];
@@ -394,11 +433,14 @@ impl<'a> Sharing<'a> {
     /// A class has its rate.
     fn settle(&mut self, class: u32, rate: f64) {
         let state = &mut self.classes[class as usize];
+        // Other classes are not shared out, and activities not scheduled, for rounding errors.
+        let is_same = (rate - state.rate).abs() <= UNCHANGED * rate;
+        let rate = if is_same { state.rate } else { rate };
         state.next_rate = rate;
         let running = f64::from(state.running);
-        for usage in self.uses.uses(class) {
-            let weight = running * self.uses.weight(usage);
-            let index = self.uses.resource(usage);
+        for &Use { resource, weight } in self.uses.uses(class) {
+            let weight = running * weight;
+            let index = resource as usize;
             let resource = &mut self.resources[index];
             resource.filled += weight * rate;
             resource.open -= 1;
@@ -418,24 +460,49 @@ impl<'a> Sharing<'a> {
         for &usage in &self.resources[resource].users {
             let class = &self.classes[self.class_of[usage as usize] as usize];
             if class.epoch == self.epoch && class.next_rate < 0.0 {
-                sum += f64::from(class.running) * self.uses.weight(usage);
+                sum += f64::from(class.running) * self.uses.all_uses()[usage as usize].weight;
             }
         }
         sum
     }
 
-    /// Adds the classes of resources that have become saturated and that others use as well.
-    /// Whether there is such a resource.
+    /// Adds the classes of resources on which the new rates of some do not go with the old ones of
+    /// the others. Whether there is such a resource.
     fn widen(&mut self) -> bool {
         let mut is_wider = false;
         for index in 0..self.seen.len() {
             let resource = self.seen[index];
-            let state = &self.resources[resource as usize];
-            if !state.is_whole && state.left() <= state.capacity * (1.0 - SATURATED) {
+            if self.disturbs_others(resource) {
                 self.open(resource);
                 is_wider = true;
             }
         }
         is_wider
+    }
+
+    /// Whether the classes of a resource that are not shared out would have other rates if they
+    /// were. The others were fair before: each has a resource that was saturated, on which no rate
+    /// was higher.
+    fn disturbs_others(&self, resource: u32) -> bool {
+        let state = &self.resources[resource as usize];
+        if state.is_whole {
+            return false;
+        }
+        if state.left() > state.capacity * (1.0 - SATURATED) {
+            // It may have held up some of them.
+            return state.was_saturated;
+        }
+        let (mut own, mut others) = (0.0_f64, 0.0_f64);
+        for &usage in &state.users {
+            let class = &self.classes[self.class_of[usage as usize] as usize];
+            if class.epoch == self.epoch {
+                own = own.max(class.next_rate);
+            } else {
+                others = others.max(class.rate);
+            }
+        }
+        // It held up others, which may now have as much; or it holds up one, which may.
+        (state.was_saturated && own > others * (1.0 + EQUAL))
+            || (state.holds_up && own < others * (1.0 - EQUAL))
     }
 }

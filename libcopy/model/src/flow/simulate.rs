@@ -47,7 +47,7 @@ pub(super) fn simulate_watched(
     let mut bytes = vec![0.0; resources.len()];
     for (activity, &class) in activities.iter().zip(&classes.of) {
         for usage in classes.uses(class) {
-            bytes[classes.resource(usage)] += classes.weight(usage) * activity.work;
+            bytes[usage.resource as usize] += usage.weight * activity.work;
         }
     }
     let (starts, ends) = (simulation.starts, simulation.ends);

@@ -2,6 +2,7 @@
 
 //! Cases that were computed by hand.
 
+use crate::flow::simulate::simulate_watched;
 use crate::flow::{Activity, FlowError, Outcome, Resources, simulate};
 
 /// Resources with these capacities.
@@ -103,18 +104,22 @@ fn weights_count_on_the_resource_and_not_for_the_share() {
 
 #[test]
 fn weights_that_differ_much() {
-    let light = Activity {
-        uses: vec![(0, 1e-9)],
-        rate_cap: Some(5.0),
-        ..flow(10.0, &[])
+    let on = |uses: &[(usize, f64)], work| Activity {
+        work,
+        uses: uses.to_vec(),
+        ..Activity::default()
     };
-    let heavy = Activity {
-        uses: vec![(0, 1e9), (1, 1.0)],
-        ..flow(1e-3, &[])
-    };
-    // The heavy one is held up by resource 1 at 1e-3 bytes/s, and takes 1e6 of resource 0.
-    let outcome = run(&[2e6, 1e-3], &[light, heavy]);
-    assert_near(&outcome.ends, &[2.0, 1.0]);
+    // Resource 1 holds the heavy one up at 1e-3 bytes/s, which takes 1e6 of resource 0. The two
+    // light ones share the rest. Their weights vanish beside the heavy one's: 1e9 + 2e-9 is 1e9.
+    let outcome = run(
+        &[2e6, 1e-3, 1e18],
+        &[
+            on(&[(0, 1e-9)], 5e14),
+            on(&[(0, 1e9), (1, 1.0)], 1e-3),
+            on(&[(0, 1e-9), (2, 1.0)], 5e14),
+        ],
+    );
+    assert_near(&outcome.ends, &[1.0; 3]);
 }
 
 #[test]
@@ -215,11 +220,11 @@ fn two_events_at_one_time() {
         latency: 0.1,
         ..Activity::default()
     };
-    let outcome = run(
-        &[10.0],
-        &[flow(3.0, &[0]), pause, later(0.2, &[1]), later(0.0, &[0])],
-    );
-    assert_near(&outcome.ends, &[0.3, 0.1, 0.5, 0.5]);
+    let activities = [flow(3.0, &[0]), pause, later(0.2, &[1]), later(0.0, &[0])];
+    let mut times = Vec::new();
+    let outcome = simulate_watched(&resources(&[10.0]), &activities, |now, _| times.push(now));
+    assert_near(&outcome.unwrap().ends, &[0.3, 0.1, 0.5, 0.5]);
+    assert_near(&times, &[0.0, 0.1, 0.3, 0.5]);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 use proptest::prelude::*;
 
+use super::fair::{assert_fair, is_near};
 use super::reference;
 use crate::flow::classes::Classes;
 use crate::flow::simulate::simulate_watched;
@@ -57,10 +58,6 @@ fn case() -> impl Strategy<Value = Case> {
     })
 }
 
-fn is_near(a: f64, b: f64) -> bool {
-    (a - b).abs() <= 1e-8 * a.abs().max(b.abs())
-}
-
 proptest! {
     #[test]
     fn ends_are_those_of_the_reference((capacities, activities) in case()) {
@@ -76,44 +73,16 @@ proptest! {
         prop_assert_eq!(&simulate(&resources, &activities).unwrap(), &outcome);
     }
 
-    /// No resource is used above its capacity, and every class is held up: by its cap, or by a
-    /// saturated resource on which nobody has a higher rate. Rates that do this are max-min fair.
     #[test]
     fn rates_are_max_min_fair((capacities, activities) in case()) {
         let classes = Classes::new(&activities);
-        let mut times = 0;
-        let outcome = simulate_watched(&resources(&capacities), &activities, |now, sharing| {
-            let rates: Vec<f64> = (0..classes.len() as u32).map(|c| sharing.rate(c)).collect();
-            let mut used = vec![0.0; capacities.len()];
-            let mut highest = vec![0.0_f64; capacities.len()];
-            for (class, &rate) in rates.iter().enumerate() {
-                for usage in classes.uses(class as u32) {
-                    let resource = classes.resource(usage);
-                    let running = f64::from(sharing.running(class as u32));
-                    used[resource] += running * rate * classes.weight(usage);
-                    highest[resource] = highest[resource].max(rate);
-                }
-            }
-            for (used, capacity) in used.iter().zip(&capacities) {
-                assert!(*used <= capacity * (1.0 + 1e-9), "at {now} s {used} of {capacity}");
-            }
-            for (class, &rate) in rates.iter().enumerate() {
-                let class = class as u32;
-                assert_eq!(rate > 0.0, sharing.running(class) > 0);
-                let is_held_up = classes.uses(class).any(|usage| {
-                    let resource = classes.resource(usage);
-                    is_near(used[resource], capacities[resource])
-                        && is_near(highest[resource], rate)
-                });
-                assert!(
-                    rate == 0.0 || is_near(rate, classes.cap(class)) || is_held_up,
-                    "at {now} s nothing holds up class {class}"
-                );
-            }
-            times += 1;
-        });
-        outcome.unwrap();
-        prop_assert!(times > 0);
+        let mut times = Vec::new();
+        simulate_watched(&resources(&capacities), &activities, |now, sharing| {
+            assert_fair(&capacities, &classes, sharing);
+            times.push(now);
+        })
+        .unwrap();
+        prop_assert!(times.is_sorted());
     }
 
     /// The order in which activities, their uses and their predecessors are given changes nothing.

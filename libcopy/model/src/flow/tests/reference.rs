@@ -49,9 +49,10 @@ pub fn ends(resources: &Resources, activities: &[Activity]) -> Vec<f64> {
         let next = first.chain(over).fold(f64::INFINITY, f64::min).max(now);
         for (&index, rate) in running.iter().zip(&rates) {
             let is_over = now + left[index] / rate <= next * (1.0 + 1e-11);
-            left[index] = match is_over {
-                true => 0.0,
-                false => left[index] - rate * (next - now),
+            left[index] = if is_over {
+                0.0
+            } else {
+                left[index] - rate * (next - now)
             };
         }
         now = next;
