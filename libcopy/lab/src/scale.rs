@@ -180,6 +180,7 @@ fn simulate_case(
         operation: op,
         root: 0,
         lengths: Lengths::Same(bytes),
+        in_rank_order: op.is_scan(),
         element: if op.combines() { 8 } else { 1 },
     };
     let whole = buffer(&call, ranks);

@@ -37,14 +37,17 @@ struct Activities<'a> {
     machine: &'a Machine,
     resources: Resources,
     numbers: HashMap<Resource, usize>,
+    /// What is taken of a rank's lines, and of its looks at others', by rank.
+    lines: HashMap<usize, usize>,
+    looks: HashMap<usize, usize>,
     all: Vec<Activity>,
     /// For each rank and stage: bytes of the stage so far and the activity that moved them. The
     /// first one ends when the stage before has ended. Behind the last stage there is one more.
     moved: Vec<Vec<Vec<(usize, usize)>>>,
     /// For each rank and stage, what waits until the stage may begin.
     gates: Vec<Vec<usize>>,
-    /// What a rank sees of an activity of another one, by that and how far they are apart.
-    signals: HashMap<(usize, u64), usize>,
+    /// What a rank sees of an activity of another one, by that and the rank.
+    signals: HashMap<(usize, usize), usize>,
 }
 
 /// Simulates the plans of all ranks. `bytes` is the length of a rank's buffer, `chunk` that of what
@@ -63,6 +66,8 @@ pub fn run(
         machine,
         resources: Resources::new(),
         numbers: HashMap::new(),
+        lines: HashMap::new(),
+        looks: HashMap::new(),
         all: Vec::new(),
         moved: Vec::new(),
         gates: Vec::new(),
@@ -144,7 +149,7 @@ impl Activities<'_> {
                     .collect();
                 for start in (0..piece.bytes).step_by(chunk) {
                     let length = chunk.min(piece.bytes - start);
-                    let latency = self.machine.costs.chunk;
+                    let latency = self.machine.costs.chunk * piece.from.len() as f64;
                     let activity = self.push(length as f64, latency, uses.clone(), vec![last]);
                     so_far += length;
                     moved.push((so_far, activity));
@@ -211,12 +216,19 @@ impl Activities<'_> {
             moved.get(index).map(|it| it.1)
         });
         let Some(awaited) = awaited else { return };
-        let latency = self.machine.latency(writer, reader);
-        let key = (awaited, latency.to_bits());
+        let key = (awaited, reader);
         let signal = match self.signals.get(&key) {
             Some(signal) => *signal,
             None => {
-                let signal = self.push(0.0, latency, Vec::new(), vec![awaited]);
+                // The line goes to one reader after the other, and a reader gets one at a time.
+                let latency = self.machine.latency(writer, reader);
+                let lines = [(&mut self.lines, writer), (&mut self.looks, reader)];
+                let uses = lines.map(|(numbers, rank)| {
+                    let name = format!("Line({rank})");
+                    let add = || self.resources.add(name, 1.0 / self.machine.costs.line);
+                    (*numbers.entry(rank).or_insert_with(add), 1.0)
+                });
+                let signal = self.push(1.0, latency, uses.to_vec(), vec![awaited]);
                 self.signals.insert(key, signal);
                 signal
             }

@@ -21,6 +21,7 @@ fn calls(ranks: usize) -> impl Iterator<Item = Call<'static>> {
             } else {
                 bytes
             }),
+            in_rank_order: operation.is_scan(),
             element,
         })
     })

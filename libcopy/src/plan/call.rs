@@ -71,7 +71,7 @@ impl Operation {
     }
 
     /// Whether each rank gets something else of what is combined.
-    pub(super) fn is_scan(self) -> bool {
+    pub fn is_scan(self) -> bool {
         matches!(self, Operation::Scan | Operation::Exscan)
     }
 
@@ -125,6 +125,8 @@ pub enum Workers {
     All,
     /// The leader alone: fewer steps, for short messages.
     Leaders,
+    /// Each rank for what it gets itself, from all others: a reduce_scatter of long blocks.
+    Owners,
 }
 
 /// How ranks learn in a scan of those before them.
@@ -157,6 +159,10 @@ pub struct Call<'a> {
     /// Bytes. An alltoall's are those of one block, the same for each pair: one with other lengths
     /// has the same plan but for offsets, which the ranks tell each other.
     pub lengths: Lengths<'a>,
+    /// Whether values are combined in the order of ranks, as operations need that do not commute.
+    /// Otherwise the one who combines begins with its own value and goes around the circle, so that
+    /// not all read from the same rank first. Either order depends on the call and the tree alone.
+    pub in_rank_order: bool,
     /// Bytes of an element: nothing is cut inside one. 1 where elements are not combined.
     pub element: usize,
 }

@@ -4,9 +4,9 @@
 //! wrong with them: a result, a wait that never ends, memory that is touched before its owner has
 //! begun or after it has returned.
 //!
-//! An element is a map `x -> a * x + b` and combining is composition, which is associative and not
-//! commutative: so a value that is missing, that is there twice, or in another order than that of
-//! ranks shows.
+//! An element is a map `x -> a * x + b`. Where values are combined in the order of ranks, combining is
+//! composition, which is associative and not commutative; elsewhere it adds both numbers. So a value
+//! that is missing, that is there twice, or in another order than that of ranks shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -47,8 +47,11 @@ pub struct Findings {
 /// An element.
 type Element = Option<(u64, u64)>;
 
-fn composed(first: Element, second: Element) -> Element {
+fn combined(first: Element, second: Element, in_rank_order: bool) -> Element {
     let ((a, b), (c, d)) = (first?, second?);
+    if !in_rank_order {
+        return Some((a.wrapping_add(c), b.wrapping_add(d)));
+    }
     Some((a.wrapping_mul(c), a.wrapping_mul(d).wrapping_add(b)))
 }
 
@@ -106,7 +109,6 @@ pub fn run(
     choose: &mut dyn FnMut(usize) -> usize,
 ) -> Result<Findings, Fault> {
     let size = plans.len();
-    let element = call.element.max(1);
     let mut ranks: Vec<Rank<'_>> = plans
         .iter()
         .enumerate()
@@ -127,7 +129,7 @@ pub fn run(
                 continue;
             }
             for _ in 0..=choose(4) {
-                if ranks[rank].has_returned() || !step(&mut ranks, rank, element, choose)? {
+                if ranks[rank].has_returned() || !step(&mut ranks, call, rank, choose)? {
                     break;
                 }
                 moved = true;
@@ -231,10 +233,11 @@ fn is_there(ranks: &[Rank<'_>], source: &Source, end: usize, bytes: usize) -> bo
 /// Moves one chunk of a rank, if it can.
 fn step(
     ranks: &mut [Rank<'_>],
+    call: &Call<'_>,
     rank: usize,
-    element: usize,
     choose: &mut dyn FnMut(usize) -> usize,
 ) -> Result<bool, Fault> {
+    let element = call.element.max(1);
     let fault = |what: String| Fault { rank, what };
     let state = &ranks[rank];
     let stage = &state.plan.stages[state.progress.stage];
@@ -288,7 +291,7 @@ fn step(
                     format!("reads byte {place} of {buffer:?} of rank {other}, which is not there");
                 return Err(fault(what));
             }
-            value = Some(value.map_or(own, |value| composed(value, own)));
+            value = Some(value.map_or(own, |value| combined(value, own, call.in_rank_order)));
         }
         let (to, place) = (piece.to, (piece.to.at + at) / element);
         let owner = &mut ranks[to.rank];
@@ -348,7 +351,7 @@ fn expected<'a>(call: &'a Call<'a>, size: usize) -> impl Fn(usize, usize) -> Ele
                 sums.push(sum.clone());
             }
             for (at, sum) in sum.iter_mut().enumerate() {
-                *sum = composed(*sum, contributed(rank, at));
+                *sum = combined(*sum, contributed(rank, at), call.in_rank_order);
             }
         }
         sums.push(sum);

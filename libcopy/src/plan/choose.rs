@@ -49,10 +49,10 @@ pub fn ways(machine: &Object, places: &[usize], call: &Call<'_>) -> Vec<Way> {
         }
     }
     let workers = match call.operation {
-        Operation::Reduce
-        | Operation::Allreduce
-        | Operation::ReduceScatter
-        | Operation::Allgather => &[Workers::All, Workers::Leaders][..],
+        Operation::ReduceScatter => &[Workers::All, Workers::Leaders, Workers::Owners][..],
+        Operation::Reduce | Operation::Allreduce | Operation::Allgather => {
+            &[Workers::All, Workers::Leaders]
+        }
         _ => &[Workers::All],
     };
     let prefixes = match call.operation {

@@ -14,11 +14,11 @@ use std::ops::Range;
 use super::call::{Call, Operation, Workers, share};
 use super::held::{Cell, Held, cells};
 use super::signal::{all_have_ended, ended, gathered, latest};
-use super::stage::{After, Buffer, Piece, Plan, Progress, Span, Stage};
+use super::stage::{After, Buffer, Piece, Plan, Progress, Source, Span, Stage};
 use super::tree::{Member, Tree};
 
 /// What each group's stage combines.
-pub(super) struct Combined<'a> {
+struct Combined<'a> {
     tree: &'a Tree,
     call: &'a Call<'a>,
     workers: Workers,
@@ -52,19 +52,20 @@ fn partners(tree: &Tree) -> usize {
 impl<'a> Combined<'a> {
     /// What the groups of a reduction combine. Slices only where no rank is followed by more than a
     /// group's members.
-    pub fn new(tree: &'a Tree, call: &'a Call<'a>, workers: Workers) -> Self {
-        let all = Self::as_wanted(tree, call, workers);
+    fn new(tree: &'a Tree, call: &'a Call<'a>, workers: Workers, range: &Range<usize>) -> Self {
+        let all = Self::as_wanted(tree, call, workers, range);
         if workers == Workers::Leaders || all.fan_out() <= tree.most_followers() {
             return all;
         }
-        Self::as_wanted(tree, call, Workers::Leaders)
+        Self::as_wanted(tree, call, Workers::Leaders, range)
     }
 
-    fn as_wanted(tree: &'a Tree, call: &'a Call<'a>, workers: Workers) -> Self {
-        let bytes = match call.operation {
-            Operation::ReduceScatter => call.lengths.total(tree.size()),
-            _ => call.lengths.total(1),
-        };
+    fn as_wanted(
+        tree: &'a Tree,
+        call: &'a Call<'a>,
+        workers: Workers,
+        range: &Range<usize>,
+    ) -> Self {
         let buffer = |rank| match call.operation {
             Operation::Allreduce => Buffer::Receive,
             Operation::Reduce if rank == call.root => Buffer::Receive,
@@ -84,7 +85,9 @@ impl<'a> Combined<'a> {
                 .members
                 .iter()
                 .map(|member| match *member {
-                    Member::Rank(rank) => vec![Held::own(0..bytes, rank, Buffer::Send, 0)],
+                    Member::Rank(rank) => {
+                        vec![Held::own(range.clone(), rank, Buffer::Send, range.start)]
+                    }
                     Member::Group(_) => Vec::new(),
                 })
                 .collect();
@@ -139,19 +142,10 @@ impl<'a> Combined<'a> {
         this
     }
 
-    /// A rank's part of the reduction.
-    pub fn plan(&self, rank: usize) -> Plan {
-        match self.call.operation {
-            Operation::Allreduce => allreduce(self, rank),
-            Operation::Reduce => reduce(self, rank),
-            _ => reduce_scatter(self, rank),
-        }
-    }
-
     /// The part of a cell that the holder of a member combines.
     fn slice(&self, group: usize, cell: &Cell, member: usize) -> Range<usize> {
         match self.workers {
-            Workers::All => {
+            Workers::All | Workers::Owners => {
                 let holders = cell.held.len();
                 let is_of_ranks = holders == self.tree.groups()[group].ranks.len();
                 let parts = if is_of_ranks {
@@ -370,13 +364,154 @@ impl<'a> Combined<'a> {
     }
 }
 
+/// A reduction, in segments.
+pub(super) struct Reduction<'a> {
+    tree: &'a Tree,
+    call: &'a Call<'a>,
+    workers: Workers,
+    /// What the groups combine of each segment.
+    segments: Vec<Combined<'a>>,
+}
+
+/// Bytes of a segment for each rank of a group of ranks, at least: a chunk of each slice.
+const SEGMENT: usize = 16 << 10;
+
+/// Segments of a call, at most.
+const MOST_SEGMENTS: usize = 16;
+
+impl<'a> Reduction<'a> {
+    pub fn new(tree: &'a Tree, call: &'a Call<'a>, workers: Workers) -> Self {
+        let bytes = match call.operation {
+            Operation::ReduceScatter => call.lengths.total(tree.size()),
+            _ => call.lengths.total(1),
+        };
+        // Only an allreduce has something to do for one segment while others do it for another.
+        let count = match (call.operation, workers) {
+            (Operation::Allreduce, Workers::All) => {
+                (bytes / (SEGMENT * partners(tree))).clamp(1, MOST_SEGMENTS)
+            }
+            _ => 1,
+        };
+        let ranges = (0..count).map(|number| share(&(0..bytes), count, number, call.granule()));
+        let segments = match workers {
+            Workers::Owners => Vec::new(),
+            _ => ranges
+                .map(|range| Combined::new(tree, call, workers, &range))
+                .collect(),
+        };
+        Reduction {
+            tree,
+            call,
+            workers,
+            segments,
+        }
+    }
+
+    /// Parts of the buffers that go one after the other.
+    pub fn segments(&self) -> usize {
+        self.segments.len().max(1)
+    }
+
+    /// A rank's part.
+    pub fn plan(&self, rank: usize) -> Plan {
+        match (self.call.operation, &self.segments[..]) {
+            (Operation::Allreduce, segments) => allreduce(segments, rank),
+            (Operation::Reduce, [all]) => reduce(all, rank),
+            (_, [all]) if self.workers != Workers::Owners => reduce_scatter(all, rank),
+            _ => owners(self.tree, self.call, rank),
+        }
+    }
+}
+
+/// Where a stage of a segment is among all stages of a rank. The last stage of a segment, in which a
+/// rank fetches what its smallest group has, writes most; those before it read most. Half of the
+/// ranks do the last stage of a segment while the others combine the next one, so that memory and
+/// processors are busy at the same time: first the one, then the other.
+fn stage_of_segment(segments: &[Combined<'_>], rank: usize, segment: usize, stage: usize) -> usize {
+    let Some(one) = segments.first() else {
+        return stage;
+    };
+    // Those before the last one.
+    let first = 2 * one.depth(rank) - 1;
+    let smallest = one.tree.chain(rank).next();
+    let ranks = smallest.map_or(&[][..], |group| &one.tree.groups()[group].ranks);
+    // Ranks at the same place of their groups work together.
+    let is_odd = ranks
+        .iter()
+        .position(|it| *it == rank)
+        .is_some_and(|place| place % 2 > 0);
+    // Round i has the last stage of segment i and the others of segment i + 1.
+    let round = |number: usize| first + number * (first + 1);
+    match (stage < first, segment.checked_sub(1)) {
+        (true, None) => stage,
+        (true, Some(before)) => round(before) + usize::from(is_odd) + stage,
+        (false, _) if segment + 1 == segments.len() || is_odd => round(segment) + stage - first,
+        (false, _) => round(segment) + stage,
+    }
+}
+
 /// An allreduce.
-fn allreduce(combined: &Combined<'_>, rank: usize) -> Plan {
-    let (mut stages, readers) = combined.up_and_down(rank, Buffer::Receive);
+fn allreduce(segments: &[Combined<'_>], rank: usize) -> Plan {
+    let place = |after: &mut After, segment: usize| {
+        let stage = after.progress.stage;
+        after.progress.stage = stage_of_segment(segments, after.rank, segment, stage);
+    };
+    let mut stages: Vec<(usize, Stage)> = Vec::new();
+    let mut all_readers = Vec::new();
+    for (segment, combined) in segments.iter().enumerate() {
+        let (its_stages, mut readers) = combined.up_and_down(rank, Buffer::Receive);
+        for (number, mut stage) in its_stages.into_iter().enumerate() {
+            let sources = stage.pieces.iter_mut().flat_map(|piece| &mut piece.from);
+            for after in sources.filter_map(|source| source.after.as_mut()) {
+                place(after, segment);
+            }
+            stages.push((stage_of_segment(segments, rank, segment, number), stage));
+        }
+        readers.iter_mut().for_each(|after| place(after, segment));
+        all_readers.extend(readers);
+    }
+    stages.sort_by_key(|(place, _)| *place);
+    let mut stages: Vec<Stage> = stages.into_iter().map(|(_, stage)| stage).collect();
     // Who has read what this rank contributed is told by the result: it is made of it.
     stages.push(Stage {
-        after: readers,
+        after: latest(all_readers),
         pieces: Vec::new(),
+    });
+    Plan { stages }
+}
+
+/// A reduce_scatter in which each rank combines its own block.
+fn owners(tree: &Tree, call: &Call<'_>, rank: usize) -> Plan {
+    let block = call.lengths.block(rank);
+    let sources = (0..tree.size())
+        .map(|other| Held::own(block.clone(), other, Buffer::Send, block.start).source());
+    let mut from: Vec<Source> = sources.collect();
+    if !call.in_rank_order {
+        from.rotate_left(rank);
+    }
+    // Where the contribution is others may read still.
+    let span = |buffer| Span {
+        rank,
+        buffer,
+        at: 0,
+    };
+    let combine = Stage {
+        after: Vec::new(),
+        pieces: vec![Piece {
+            to: span(Buffer::Scratch),
+            bytes: block.len(),
+            from,
+        }],
+    };
+    let mut stages = vec![combine];
+    stages.extend(all_have_ended(tree, rank, |_| 1));
+    stages.push(Stage {
+        after: Vec::new(),
+        pieces: vec![Piece {
+            to: span(Buffer::Receive),
+            bytes: block.len(),
+            from: vec![Held::own(0..block.len(), rank, Buffer::Scratch, 0).source()],
+        }],
     });
     Plan { stages }
 }

@@ -25,7 +25,9 @@ pub struct Costs {
     /// Until a processor sees what another has written: one that shares a cache with it, one of the
     /// same node, of the same package, of another package.
     pub latency: [f64; 4],
-    /// What a chunk takes however short it is: a system call, or a look at a line.
+    /// What a line that several look at takes of each of them, as they get it one after the other.
+    pub line: f64,
+    /// What a chunk takes of each source however short it is: a system call, or a look at a line.
     pub chunk: f64,
 }
 
@@ -41,6 +43,7 @@ impl Default for Costs {
             link: 60e9,
             cache_bytes: 16e6,
             latency: [60e-9, 120e-9, 180e-9, 300e-9],
+            line: 30e-9,
             chunk: 200e-9,
         }
     }

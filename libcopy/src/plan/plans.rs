@@ -3,7 +3,7 @@
 //! The plans of a call.
 
 use super::call::{Call, Operation, Shape, Workers};
-use super::combine::Combined;
+use super::combine::Reduction;
 use super::stage::Plan;
 use super::tree::{MOST_MEMBERS, Tree};
 use super::{blocks, scan};
@@ -13,7 +13,7 @@ pub struct Plans<'a> {
     tree: &'a Tree,
     call: &'a Call<'a>,
     shape: Shape,
-    combined: Option<Combined<'a>>,
+    reduction: Option<Reduction<'a>>,
     /// A tree that suits the operation better.
     other_tree: Option<Tree>,
 }
@@ -28,7 +28,7 @@ impl<'a> Plans<'a> {
             tree,
             call,
             shape,
-            combined: is_reduction.then(|| Combined::new(tree, call, shape.workers)),
+            reduction: is_reduction.then(|| Reduction::new(tree, call, shape.workers)),
             other_tree: is_uneven.then(|| Tree::in_rank_order(tree.size(), MOST_MEMBERS / 2)),
         }
     }
@@ -55,14 +55,20 @@ impl<'a> Plans<'a> {
                 scan::scan(tree.size(), call, rank, self.shape.prefix)
             }
             Operation::Reduce | Operation::Allreduce | Operation::ReduceScatter => {
-                let combined = self.combined.as_ref().map(|combined| combined.plan(rank));
-                combined.unwrap_or_default()
+                let plan = self.reduction.as_ref().map(|it| it.plan(rank));
+                plan.unwrap_or_default()
             }
         };
         for stage in &mut plan.stages {
             stage.pieces.retain(|piece| piece.bytes > 0);
         }
         plan
+    }
+
+    /// Parts of the buffers that go one after the other: each has stages of its own, at most a
+    /// dozen.
+    pub fn segments(&self) -> usize {
+        self.reduction.as_ref().map_or(1, Reduction::segments)
     }
 
     /// The parts of all ranks.

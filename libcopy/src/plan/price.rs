@@ -132,6 +132,8 @@ fn advance(
             };
             start = start.max(at + machine.latency(after.rank, rank));
         }
+        // It gets one line after the other.
+        start += stage.after.len() as f64 * machine.costs.line;
         let own = &mut done[rank];
         own.now = start;
         own.stages.push(Vec::new());
@@ -156,7 +158,8 @@ fn advance(
         start = start.max(first_there);
         last = last.max(all_there);
     }
-    let end = (start + duration).max(last + of_chunk) + chunks * machine.costs.chunk;
+    let sources = piece.from.len() as f64;
+    let end = (start + duration).max(last + of_chunk) + chunks * sources * machine.costs.chunk;
     let own = &mut done[rank];
     let before = own.stages[number].last().map_or(0, |time| time.bytes);
     own.stages[number].push(Time {

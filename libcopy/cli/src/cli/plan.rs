@@ -201,6 +201,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         } else {
             args.bytes
         }),
+        in_rank_order: args.operation.is_scan(),
         element,
     };
     let machine = Machine::new(&chosen.object, &chosen.places, chosen.costs);
@@ -370,6 +371,7 @@ fn workers(way: &Way) -> &'static str {
     match way.shape.workers {
         Workers::All => "all",
         Workers::Leaders => "leaders",
+        Workers::Owners => "owners",
     }
 }
 
