@@ -39,12 +39,15 @@ struct Class {
     next_rate: f64,
     /// The last change whose classes it belonged to.
     epoch: u64,
+    /// The rate that it reaches on its own: by its cap, or by a resource that only it uses.
+    limit: f64,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Resource {
     capacity: f64,
-    /// Bytes per second that go through it.
+    /// Bytes per second that go through it. Not kept where only one class uses it: such a resource
+    /// is a limit of the class, and the class has nobody to share it with.
     used: f64,
     /// The uses of running classes.
     users: Vec<u32>,
@@ -54,7 +57,7 @@ struct Resource {
     is_whole: bool,
     /// Whether it was saturated before this change.
     was_saturated: bool,
-    /// Whether it may hold up classes that are shared out.
+    /// Whether it holds up classes that are shared out.
     holds_up: bool,
     /// How many classes that use it are shared out, and the sum of their weights, each times the
     /// number of activities.
@@ -72,6 +75,10 @@ struct Resource {
 }
 
 impl Resource {
+    fn is_shared(&self) -> bool {
+        self.users.len() > 1
+    }
+
     fn is_saturated(&self) -> bool {
         self.used >= self.capacity * SATURATED
     }
@@ -101,8 +108,7 @@ pub(super) struct Sharing<'a> {
     seen: Vec<u32>,
     /// Saturated resources whose classes are still to be added.
     queue: Vec<u32>,
-    /// Rates that classes reach on their own: by their cap, or by a resource that no other one of
-    /// the set uses.
+    /// Classes of the set with the rates that they reach on their own.
     limits: Vec<(Bits, u32)>,
     /// The rates at which resources will be saturated, too low where classes have got their rate
     /// since.
@@ -262,7 +268,8 @@ impl<'a> Sharing<'a> {
         }
         for (usage, &Use { resource, weight }) in self.uses.range(class).zip(self.uses.uses(class))
         {
-            if by < 0 && self.resources[resource as usize].is_saturated() {
+            let state = &self.resources[resource as usize];
+            if by < 0 && state.is_shared() && state.is_saturated() {
                 self.open(resource);
             }
             let state = &mut self.resources[resource as usize];
@@ -273,6 +280,11 @@ impl<'a> Sharing<'a> {
             }
             match (was_running, is_running) {
                 (false, true) => {
+                    if let [first] = state.users[..] {
+                        let class = &self.classes[self.class_of[first as usize] as usize];
+                        let weight = self.uses.all_uses()[first as usize].weight;
+                        state.used = f64::from(class.running) * weight * class.rate;
+                    }
                     self.places[usage] = state.users.len() as u32;
                     state.users.push(usage as u32);
                 }
@@ -326,14 +338,21 @@ impl<'a> Sharing<'a> {
         state.epoch = self.epoch;
         let (running, rate) = (f64::from(state.running), state.rate);
         self.set.push(class);
+        let mut limit = self.uses.cap(class);
         for &Use { resource, weight } in self.uses.uses(class) {
+            let weight = running * weight;
+            let state = &self.resources[resource as usize];
+            if !state.is_shared() {
+                limit = limit.min(state.capacity / weight);
+                continue;
+            }
             self.see(resource);
             let state = &mut self.resources[resource as usize];
-            let weight = running * weight;
             state.shared += 1;
             state.shared_weight += weight;
             state.others -= weight * rate;
         }
+        self.classes[class as usize].limit = limit;
     }
 
     /// Progressive filling of what the classes outside of the set leave.
@@ -352,7 +371,7 @@ impl<'a> Sharing<'a> {
             state.open = state.shared;
             state.weight = state.shared_weight;
             state.exact_weight = state.shared_weight;
-            if state.open > 1 {
+            if state.open > 0 {
                 let level = state.left() / state.weight;
                 levels.push(Reverse((level.to_bits(), resource)));
             }
@@ -360,17 +379,10 @@ impl<'a> Sharing<'a> {
         self.levels = levels.into();
         self.limits.clear();
         for &class in &self.set {
-            self.classes[class as usize].next_rate = -1.0;
-            let mut limit = self.uses.cap(class);
-            for usage in self.uses.uses(class) {
-                let resource = &mut self.resources[usage.resource as usize];
-                if resource.open == 1 {
-                    resource.holds_up = true;
-                    limit = limit.min(resource.left() / resource.weight);
-                }
-            }
-            if limit < f64::INFINITY {
-                self.limits.push((limit.to_bits(), class));
+            let state = &mut self.classes[class as usize];
+            state.next_rate = -1.0;
+            if state.limit < f64::INFINITY {
+                self.limits.push((state.limit.to_bits(), class));
             }
         }
         self.limits.sort_unstable();
@@ -442,6 +454,9 @@ impl<'a> Sharing<'a> {
             let weight = running * weight;
             let index = resource as usize;
             let resource = &mut self.resources[index];
+            if !resource.is_shared() {
+                continue;
+            }
             resource.filled += weight * rate;
             resource.open -= 1;
             resource.weight -= weight;
