@@ -23,5 +23,6 @@ mod tree;
 pub use call::{Call, Lengths, Operation, Prefix, Shape, Workers};
 pub use costs::{Costs, Machine, Resource};
 pub use plans::Plans;
+pub use signal::all_have_ended;
 pub use stage::{After, Buffer, Piece, Plan, Progress, Source, Span, Stage};
 pub use tree::{Group, MOST_MEMBERS, Member, Tree};

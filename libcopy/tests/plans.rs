@@ -132,7 +132,7 @@ fn check(number: u64) -> Result<Findings, String> {
         in_rank_order,
         element,
     };
-    let owners = if operation == Operation::ReduceScatter {
+    let owners = if matches!(operation, Operation::ReduceScatter | Operation::Reduce) {
         Workers::Owners
     } else {
         Workers::All

@@ -332,8 +332,9 @@ fn draw(path: &Path, machine: &Preset, cells: &[Cell]) -> Result<()> {
         rows: rows.collect(),
         ratios: Vec::<Ratio>::new(),
     };
+    // One of the two endings may be given.
     let name = path
-        .file_name()
+        .file_stem()
         .context("--plot: a file's name")?
         .to_string_lossy();
     let path = path.with_file_name(format!("{name}-{}", machine.name));

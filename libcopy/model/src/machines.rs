@@ -35,9 +35,9 @@ const fn costs(rates: [f64; 5], mib: f64, nanoseconds: [f64; 4]) -> Costs {
     }
 }
 
-/// The machines of `scripts/bench scale`. Rates in 10^9 bytes per second (a core, a cache, its port,
-/// a node's memory, a link between packages), MiB of a cache with its cores' own, and nanoseconds
-/// until a write is seen (in the cache, the node, the package, the machine).
+/// The machines of `scripts/bench scale`. Rates in 10^9 bytes per second (a core, a cache, its
+/// port, a node's memory, a link between packages), MiB of a cache with its cores' own, and
+/// nanoseconds until a write is seen (in the cache, the node, the package, the machine).
 pub const MACHINES: [Preset; 6] = [
     Preset {
         name: "epyc-9654",
@@ -53,11 +53,7 @@ pub const MACHINES: [Preset; 6] = [
         name: "epyc-7742",
         description: "2 x AMD EPYC 7742 (Zen 2), four nodes per package, 8 channels of DDR4-3200",
         counts: [2, 4, 4, 4],
-        costs: costs(
-            [10.0, 150.0, 39.0, 40.0, 90.0],
-            18.0,
-            [40.0, 120.0, 170.0, 290.0],
-        ),
+        costs: Costs::BUILT_IN,
     },
     Preset {
         name: "xeon-8480",

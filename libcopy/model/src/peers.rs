@@ -2,9 +2,10 @@
 
 //! What other libraries do, as plans, and what no library can do better.
 
+use libcopy::plan::choose::buffer;
 use libcopy::plan::{
     After, Buffer, Call, Lengths, MOST_MEMBERS, Machine, Member, Operation, Piece, Plan, Plans,
-    Prefix, Progress, Resource, Shape, Source, Span, Stage, Tree, Workers,
+    Prefix, Progress, Resource, Shape, Source, Span, Stage, Tree, Workers, all_have_ended,
 };
 use libcopy::topology::{Level, Object};
 
@@ -286,9 +287,9 @@ struct Slice {
 }
 
 /// XHC's reduction: in each group all but the leader combine slices of all members' buffers into
-/// the leader's, segment by segment, so that the leaders can begin with the next level; an allreduce
-/// then broadcasts down the same tree. Ranks that lead work on the level above only. Its roots other
-/// than 0 send the result once more, which is left out.
+/// the leader's, segment by segment, so that the leaders can begin with the next level; an
+/// allreduce then broadcasts down the same tree. Ranks that lead work on the level above only. Its
+/// roots other than 0 send the result once more, which is left out.
 fn xhc_reduction(tree: &Tree, call: &Call<'_>) -> Vec<Plan> {
     let (bytes, element) = (call.lengths.total(1), call.element.max(1));
     let size = tree.size();
@@ -426,13 +427,8 @@ fn xhc_reduction(tree: &Tree, call: &Call<'_>) -> Vec<Plan> {
             }
         }
         stages.push(stage(copies));
-        let chain = tree.chain(rank);
-        let led = chain.take_while(|group| tree.leader(Member::Group(*group), root) == rank);
-        let children = led.flat_map(|group| tree.children(group, root));
-        stages.push(Stage {
-            after: children.map(|child| after(child, 2, 0)).collect(),
-            pieces: Vec::new(),
-        });
+        // Nobody returns before all have what they need.
+        stages.extend(all_have_ended(tree, rank, |_| 2));
         Plan { stages }
     };
     (0..size).map(plan).collect()
@@ -460,6 +456,17 @@ pub fn bound(machine: &Machine, call: &Call<'_>) -> f64 {
     let mut memory: std::collections::BTreeMap<Resource, f64> = std::collections::BTreeMap::new();
     for rank in (0..size).filter(|rank| receives(*rank)) {
         *memory.entry(machine.memory(rank)).or_default() += written;
+    }
+    // What is too long for the caches is read from memory once.
+    let read = match call.operation {
+        Operation::Bcast | Operation::Barrier | Operation::Gather | Operation::Scatter => 0.0,
+        Operation::ReduceScatter | Operation::Alltoall => bytes * size as f64,
+        _ => bytes,
+    };
+    for rank in 0..size {
+        if !machine.is_cached(rank, buffer(call, size)) {
+            *memory.entry(machine.memory(rank)).or_default() += read;
+        }
     }
     let of_memory = memory.values().map(|bytes| bytes / machine.costs.memory);
     let of_core = taken / machine.costs.core;

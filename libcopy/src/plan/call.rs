@@ -125,7 +125,8 @@ pub enum Workers {
     All,
     /// The leader alone: fewer steps, for short messages.
     Leaders,
-    /// Each rank for what it gets itself, from all others: a reduce_scatter of long blocks.
+    /// Each rank for a slice, from all others at once, without groups: a reduce_scatter or a reduce
+    /// of long buffers.
     Owners,
 }
 

@@ -4,9 +4,9 @@
 //! wrong with them: a result, a wait that never ends, memory that is touched before its owner has
 //! begun or after it has returned.
 //!
-//! An element is a map `x -> a * x + b`. Where values are combined in the order of ranks, combining is
-//! composition, which is associative and not commutative; elsewhere it adds both numbers. So a value
-//! that is missing, that is there twice, or in another order than that of ranks shows.
+//! An element is a map `x -> a * x + b`. Where values are combined in the order of ranks, combining
+//! is composition, which is associative and not commutative; elsewhere it adds both numbers. So a
+//! value that is missing, that is there twice, or in another order than that of ranks shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -115,7 +115,9 @@ pub fn run(
         .map(|(rank, plan)| begin(plan, call, rank, size, in_place))
         .collect();
     let mut left = size;
+    let mut round = 0;
     while left > 0 {
+        round += 1;
         let mut moved = false;
         let first = choose(size);
         for rank in (first..size).chain(0..first) {
@@ -123,8 +125,8 @@ pub fn run(
                 continue;
             }
             if !ranks[rank].begun {
-                // Some come late.
-                ranks[rank].begun = choose(3) > 0;
+                // Some come late, whatever is chosen.
+                ranks[rank].begun = choose(3) > 0 || round > 8;
                 moved = true;
                 continue;
             }

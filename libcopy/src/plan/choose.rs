@@ -27,10 +27,24 @@ pub struct Way {
 /// level begins early.
 const CHUNKS: std::ops::RangeInclusive<usize> = (16 << 10)..=(256 << 10);
 
-/// The chunk for a buffer of this length.
-pub fn chunk(bytes: usize) -> usize {
-    let wanted = (bytes / 16).next_power_of_two();
-    wanted.clamp(*CHUNKS.start(), *CHUNKS.end())
+/// The chunks that a call can go in: all at once, or, where ranks follow each other, some sixteen
+/// or thirty-two.
+fn chunks(call: &Call<'_>, ranks: usize, workers: Workers) -> Vec<usize> {
+    let whole = buffer(call, ranks).max(1);
+    let is_followed = match call.operation {
+        Operation::Gather | Operation::Scatter | Operation::Alltoall => false,
+        _ => workers != Workers::Owners,
+    };
+    if !is_followed {
+        return vec![whole];
+    }
+    let of = |parts: usize| {
+        let wanted = (whole / parts).next_power_of_two();
+        wanted.clamp(*CHUNKS.start(), *CHUNKS.end()).min(whole)
+    };
+    let mut chunks = vec![of(32), of(16), whole];
+    chunks.dedup();
+    chunks
 }
 
 /// The ways that a call can go.
@@ -49,10 +63,10 @@ pub fn ways(machine: &Object, places: &[usize], call: &Call<'_>) -> Vec<Way> {
         }
     }
     let workers = match call.operation {
-        Operation::ReduceScatter => &[Workers::All, Workers::Leaders, Workers::Owners][..],
-        Operation::Reduce | Operation::Allreduce | Operation::Allgather => {
-            &[Workers::All, Workers::Leaders]
+        Operation::ReduceScatter | Operation::Reduce => {
+            &[Workers::All, Workers::Leaders, Workers::Owners][..]
         }
+        Operation::Allreduce | Operation::Allgather => &[Workers::All, Workers::Leaders],
         _ => &[Workers::All],
     };
     let prefixes = match call.operation {
@@ -61,31 +75,36 @@ pub fn ways(machine: &Object, places: &[usize], call: &Call<'_>) -> Vec<Way> {
     };
     let mut ways = Vec::new();
     for (levels, tree) in &trees {
-        for (workers, prefix) in workers
-            .iter()
-            .flat_map(|it| prefixes.iter().map(move |p| (it, p)))
-        {
-            ways.push(Way {
-                levels: levels.clone(),
-                tree: tree.clone(),
-                shape: Shape {
-                    workers: *workers,
-                    prefix: *prefix,
-                    at_once: usize::MAX,
-                },
-                chunk: chunk(call.lengths.total(1)),
-            });
+        for workers in workers {
+            for prefix in prefixes {
+                for chunk in chunks(call, places.len(), *workers) {
+                    ways.push(Way {
+                        levels: levels.clone(),
+                        tree: tree.clone(),
+                        shape: Shape {
+                            workers: *workers,
+                            prefix: *prefix,
+                            at_once: usize::MAX,
+                        },
+                        chunk,
+                    });
+                }
+            }
         }
     }
     ways
 }
 
-/// The way that takes least. That of a reduction is chosen by [`Costs::default`], whatever was
+/// Of ways whose prices differ by less than estimates do from what is simulated (some per cent),
+/// the one with fewer levels is taken, and of its chunks the shortest.
+const NEAR: f64 = 1.05;
+
+/// The way that takes least. That of a reduction is chosen by [`Costs::BUILT_IN`], whatever was
 /// measured: in which order values are combined depends on it, and must not change when the machine
 /// is measured anew.
 pub fn best(machine: &Object, places: &[usize], call: &Call<'_>, costs: Costs) -> Option<Way> {
     let costs = if call.operation.combines() {
-        Costs::default()
+        Costs::BUILT_IN
     } else {
         costs
     };
@@ -95,8 +114,23 @@ pub fn best(machine: &Object, places: &[usize], call: &Call<'_>, costs: Costs) -
         let plans = Plans::new(&way.tree, call, way.shape).all();
         (price(&plans, &with_ranks, bytes, way.chunk), way)
     });
-    let least = priced.min_by(|(one, _), (other, _)| one.total_cmp(other));
-    least.map(|(_, way)| way)
+    let priced: Vec<(f64, Way)> = priced.collect();
+    let least = priced
+        .iter()
+        .map(|(price, _)| *price)
+        .fold(f64::MAX, f64::min);
+    let near = priced
+        .into_iter()
+        .filter(|(price, _)| *price <= least * NEAR);
+    let near: Vec<(f64, Way)> = near.collect();
+    let taken = near.iter().min_by(|(one, way), (other, other_way)| {
+        let by_depth = way.tree.depth().cmp(&other_way.tree.depth());
+        by_depth.then(one.total_cmp(other))
+    });
+    let (_, taken) = taken?;
+    let alike = near.iter().map(|(_, way)| way);
+    let alike = alike.filter(|way| way.tree == taken.tree && way.shape == taken.shape);
+    alike.min_by_key(|way| way.chunk).cloned()
 }
 
 /// Bytes of a rank's longest buffer.

@@ -4,9 +4,10 @@
 //! then goes back the same way.
 //!
 //! The members of a group cut what they have to combine into slices, one each, so that every rank
-//! works on every level. Small reductions leave all of it to the leader of each group. Which of both
-//! does not change in which order an element's values are combined: inside the smallest groups first,
-//! in the order of members. One rank combines an element, so that all ranks get the same bits.
+//! works on every level. Small reductions leave all of it to the leader of each group. Which of
+//! both does not change in which order an element's values are combined: inside the smallest groups
+//! first, in the order of members. One rank combines an element, so that all ranks get the same
+//! bits.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -417,14 +418,15 @@ impl<'a> Reduction<'a> {
         match (self.call.operation, &self.segments[..]) {
             (Operation::Allreduce, segments) => allreduce(segments, rank),
             (Operation::Reduce, [all]) => reduce(all, rank),
+            (Operation::Reduce, _) => reduce_by_owners(self.tree, self.call, rank),
             (_, [all]) if self.workers != Workers::Owners => reduce_scatter(all, rank),
             _ => owners(self.tree, self.call, rank),
         }
     }
 }
 
-/// Where a stage of a segment is among all stages of a rank. The last stage of a segment, in which a
-/// rank fetches what its smallest group has, writes most; those before it read most. Half of the
+/// Where a stage of a segment is among all stages of a rank. The last stage of a segment, in which
+/// a rank fetches what its smallest group has, writes most; those before it read most. Half of the
 /// ranks do the last stage of a segment while the others combine the next one, so that memory and
 /// processors are busy at the same time: first the one, then the other.
 fn stage_of_segment(segments: &[Combined<'_>], rank: usize, segment: usize, stage: usize) -> usize {
@@ -480,15 +482,41 @@ fn allreduce(segments: &[Combined<'_>], rank: usize) -> Plan {
     Plan { stages }
 }
 
-/// A reduce_scatter in which each rank combines its own block.
-fn owners(tree: &Tree, call: &Call<'_>, rank: usize) -> Plan {
-    let block = call.lengths.block(rank);
+/// The same bytes of all ranks, in the order in which a rank combines them.
+fn from_all(tree: &Tree, call: &Call<'_>, rank: usize, range: &Range<usize>) -> Vec<Source> {
     let sources = (0..tree.size())
-        .map(|other| Held::own(block.clone(), other, Buffer::Send, block.start).source());
+        .map(|other| Held::own(range.clone(), other, Buffer::Send, range.start).source());
     let mut from: Vec<Source> = sources.collect();
     if !call.in_rank_order {
         from.rotate_left(rank);
     }
+    from
+}
+
+/// A reduce in which each rank combines a slice of all ranks' buffers into the root's.
+fn reduce_by_owners(tree: &Tree, call: &Call<'_>, rank: usize) -> Plan {
+    let whole = 0..call.lengths.total(1);
+    let slice = share(&whole, tree.size(), rank, call.granule());
+    let combine = Stage {
+        after: Vec::new(),
+        pieces: vec![Piece {
+            to: Span {
+                rank: call.root,
+                buffer: Buffer::Receive,
+                at: slice.start,
+            },
+            bytes: slice.len(),
+            from: from_all(tree, call, rank, &slice),
+        }],
+    };
+    let mut stages = vec![combine];
+    stages.extend(all_have_ended(tree, rank, |_| 1));
+    Plan { stages }
+}
+
+/// A reduce_scatter in which each rank combines its own block.
+fn owners(tree: &Tree, call: &Call<'_>, rank: usize) -> Plan {
+    let block = call.lengths.block(rank);
     // Where the contribution is others may read still.
     let span = |buffer| Span {
         rank,
@@ -500,7 +528,7 @@ fn owners(tree: &Tree, call: &Call<'_>, rank: usize) -> Plan {
         pieces: vec![Piece {
             to: span(Buffer::Scratch),
             bytes: block.len(),
-            from,
+            from: from_all(tree, call, rank, &block),
         }],
     };
     let mut stages = vec![combine];
@@ -510,7 +538,11 @@ fn owners(tree: &Tree, call: &Call<'_>, rank: usize) -> Plan {
         pieces: vec![Piece {
             to: span(Buffer::Receive),
             bytes: block.len(),
-            from: vec![Held::own(0..block.len(), rank, Buffer::Scratch, 0).source()],
+            from: vec![Source {
+                span: span(Buffer::Scratch),
+                after: Some(ended(rank, 1)),
+                in_order: false,
+            }],
         }],
     });
     Plan { stages }
@@ -524,8 +556,8 @@ fn reduce(combined: &Combined<'_>, rank: usize) -> Plan {
         .iter()
         .map(|group| combined.up(rank, *group))
         .collect();
-    // The root has its part where it belongs. Its memory may be written to: what is written there is
-    // made of what was read from it.
+    // The root has its part where it belongs. Its memory may be written to: what is written there
+    // is made of what was read from it.
     let own = combined
         .result()
         .iter()

@@ -5,7 +5,7 @@
 
 use crate::topology::{Level, Object};
 
-use super::stage::{Buffer, Piece};
+use super::stage::Piece;
 
 /// What the parts of a machine can do. Rates are in bytes per second, times in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,22 +31,20 @@ pub struct Costs {
     pub chunk: f64,
 }
 
-impl Default for Costs {
-    /// Rates of a server of 2020, two packages with eight channels of DDR4-3200 each. Only their
-    /// proportions matter, and these have changed little.
-    fn default() -> Self {
-        Costs {
-            core: 10e9,
-            cache: 100e9,
-            port: 40e9,
-            memory: 40e9,
-            link: 60e9,
-            cache_bytes: 16e6,
-            latency: [60e-9, 120e-9, 180e-9, 300e-9],
-            line: 30e-9,
-            chunk: 200e-9,
-        }
-    }
+impl Costs {
+    /// Assumed rates of 2 x AMD EPYC 7742 with four nodes per package. Only their proportions
+    /// matter, and these have changed little from one generation to the next.
+    pub const BUILT_IN: Costs = Costs {
+        core: 10e9,
+        cache: 150e9,
+        port: 39e9,
+        memory: 40e9,
+        link: 90e9,
+        cache_bytes: 18.0 * 1048576.0,
+        latency: [40e-9, 120e-9, 170e-9, 290e-9],
+        line: 30e-9,
+        chunk: 200e-9,
+    };
 }
 
 /// What bytes pass.
@@ -139,7 +137,7 @@ impl Machine {
     }
 
     /// Whether buffers of this length stay in the cache of their rank, which has two of them.
-    fn is_cached(&self, rank: usize, bytes: usize) -> bool {
+    pub fn is_cached(&self, rank: usize, bytes: usize) -> bool {
         (2 * bytes * self.sharing[rank]) as f64 <= self.costs.cache_bytes
     }
 
@@ -157,8 +155,13 @@ impl Machine {
         for source in &piece.from {
             let rank = source.span.rank;
             let place = self.places[rank];
-            // Partial results are as short as slices, and have just been written.
-            if self.is_cached(rank, bytes) || source.span.buffer == Buffer::Scratch {
+            // Who follows another reads what has just been written, however long the whole is.
+            let since = match source.after {
+                Some(_) if source.in_order => 0,
+                Some(_) => piece.bytes,
+                None => bytes,
+            };
+            if self.is_cached(rank, since) {
                 add(Resource::Cache(place.cache));
                 if place.cache != own.cache {
                     add(Resource::PortOut(place.cache));

@@ -66,11 +66,7 @@ pub(super) fn released(
 }
 
 /// Behind stages of which `before` has the number: nobody goes on before all have ended these.
-pub(super) fn all_have_ended(
-    tree: &Tree,
-    rank: usize,
-    before: impl Fn(usize) -> usize,
-) -> Vec<Stage> {
+pub fn all_have_ended(tree: &Tree, rank: usize, before: impl Fn(usize) -> usize) -> Vec<Stage> {
     let mut stages = gathered(tree, rank, 0, &before);
     let all = |rank| before(rank) + gathered_stages(tree, rank, 0);
     stages.push(released(tree, rank, 0, all));

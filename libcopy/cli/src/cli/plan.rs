@@ -36,8 +36,8 @@ const ORDERS: u64 = 4;
 /// Arguments of `libcopy plan`.
 #[derive(Args, Debug)]
 pub struct PlanArgs {
-    /// The operation: barrier, bcast, reduce, allreduce, reduce_scatter, allgather, gather, scatter,
-    /// alltoall, scan or exscan
+    /// The operation: barrier, bcast, reduce, allreduce, reduce_scatter, allgather, gather,
+    /// scatter, alltoall, scan or exscan
     #[arg(value_parser = operation)]
     operation: Operation,
 
@@ -138,12 +138,12 @@ fn chosen(args: &PlanArgs) -> Result<Chosen> {
                 );
             }
             let object = topology::objects_below(directory);
-            (directory.display().to_string(), object, Costs::default())
+            (directory.display().to_string(), object, Costs::BUILT_IN)
         }
         (None, None) => (
             "this machine".to_owned(),
             topology::objects(),
-            Costs::default(),
+            Costs::BUILT_IN,
         ),
     };
     let all = object.all();

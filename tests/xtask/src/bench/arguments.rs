@@ -13,6 +13,7 @@ pub enum Kind {
     Types,
     Gpu,
     Verdict,
+    Scale,
 }
 
 impl Kind {
@@ -25,9 +26,10 @@ impl Kind {
             "types" => Kind::Types,
             "gpu" => Kind::Gpu,
             "verdict" => Kind::Verdict,
+            "scale" => Kind::Scale,
             _ => {
                 return Err(format!(
-                    "unknown benchmark '{word}': coll, device, peers, mpi, types, gpu or verdict (see --help)"
+                    "unknown benchmark '{word}': coll, device, peers, mpi, types, gpu, verdict or scale (see --help)"
                 ));
             }
         })
@@ -42,6 +44,7 @@ impl Kind {
             Kind::Types => "types",
             Kind::Gpu => "gpu",
             Kind::Verdict => "verdict",
+            Kind::Scale => "scale",
         }
     }
 
@@ -107,7 +110,7 @@ impl Arguments {
         if !self.kind.has_mpi() && self.from != Origin::Debian {
             return Err(format!("{kind} has no MPI libraries: leave out --from"));
         }
-        if self.vm && self.kind.has_mpi() && self.kind != Kind::Mpi {
+        if self.vm && !matches!(self.kind, Kind::Coll | Kind::Device | Kind::Mpi) {
             return Err(format!("{kind} runs on this machine only; leave out --vm"));
         }
         Ok(())

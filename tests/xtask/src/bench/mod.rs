@@ -92,7 +92,7 @@ impl Bench {
         say("building the tool");
         let Arguments { vm, kind, .. } = self.arguments;
         self.build(match kind {
-            Kind::Gpu => &["--bin", "libcopy-lab"],
+            Kind::Gpu | Kind::Scale => &["--bin", "libcopy-lab"],
             Kind::Mpi if !self.paired.is_empty() => &["--bin", "libcopy", "--bin", "libcopy-lab"],
             _ => &["--bin", "libcopy"],
         })?;
@@ -115,7 +115,7 @@ impl Bench {
             Kind::Verdict => self.verdict(),
             Kind::Peers | Kind::Mpi if self.paired.is_empty() => self.peers(),
             Kind::Peers | Kind::Mpi => self.paired.iter().try_for_each(|it| self.paired(it)),
-            Kind::Coll | Kind::Device => replaced_by(self.measure(&[])),
+            Kind::Coll | Kind::Device | Kind::Scale => replaced_by(self.measure(&[])),
         }
     }
 
@@ -157,7 +157,7 @@ impl Bench {
     /// What has the benchmark, with these words.
     fn program<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> Command {
         match self.arguments.kind {
-            Kind::Gpu => self.lab(words),
+            Kind::Gpu | Kind::Scale => self.lab(words),
             _ => self.tool(words),
         }
     }

@@ -40,8 +40,8 @@ fn assert_near(found: &[f64], expected: &[f64]) {
 
 #[test]
 fn flows_of_different_sizes_share_a_link() {
-    // 4 at 3 bytes/s until 4 s (12 bytes each); 3 at 4 until 7 s (24); 2 at 6 until 8 s (30); one at
-    // 12 until 10 s.
+    // 4 at 3 bytes/s until 4 s (12 bytes each); 3 at 4 until 7 s (24); 2 at 6 until 8 s (30); one
+    // at 12 until 10 s.
     let flows = [12.0, 24.0, 30.0, 54.0].map(|work| flow(work, &[0]));
     let outcome = run(&[12.0], &flows);
     assert_near(&outcome.ends, &[4.0, 7.0, 8.0, 10.0]);

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! `libcopy plan`: what it prints, draws and refuses.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn plan(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_libcopy"));
+    command.arg("plan").args(arguments);
+    command.output().expect("the tool starts")
+}
+
+fn said(arguments: &[&str]) -> String {
+    let output = plan(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn a_plan_is_printed_checked_and_drawn() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let svg = directory.path().join("plan.svg");
+    let svg = svg.to_str().expect("text");
+    let text = said(&[
+        "bcast",
+        "--machine",
+        "epyc-7742",
+        "--rank",
+        "5",
+        "--svg",
+        svg,
+    ]);
+    for part in [
+        "bcast of 1M, 128 ranks",
+        "simulated us",
+        "32 groups of 4 ranks",
+        "every byte arrives once",
+        "of rank 4 (receive buffer at 0) to receive buffer of rank 5 at 0, following 4:0+1048576",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    let drawing = std::fs::read_to_string(svg).expect("a drawing");
+    assert!(
+        drawing.starts_with("<svg") && drawing.matches("<rect").count() >= 127,
+        "{drawing}"
+    );
+}
+
+#[test]
+fn all_operations_have_plans() {
+    let operations = "barrier bcast reduce allreduce reduce_scatter allgather gather scatter \
+                      alltoall scan exscan";
+    for operation in operations.split_whitespace() {
+        let json = said(&[
+            operation,
+            "--machine",
+            "desktop",
+            "--bytes",
+            "64K",
+            "--json",
+        ]);
+        let json: Value = serde_json::from_str(&json).expect("JSON");
+        assert_eq!(json["ranks"], 16, "{json}");
+        let ways = json["ways"].as_array().expect("a list");
+        let taken: Vec<&Value> = ways.iter().filter(|way| way["taken"] == true).collect();
+        assert_eq!(taken.len(), 1, "{operation}: {json}");
+        assert!(
+            taken[0]["simulated_us"].as_f64() > Some(0.0),
+            "{operation}: {json}"
+        );
+        assert!(json["fan_out"].as_u64() <= Some(16), "{operation}: {json}");
+    }
+}
+
+#[test]
+fn levels_can_be_given() {
+    let text = said(&[
+        "bcast",
+        "--machine",
+        "epyc-9654",
+        "--levels",
+        "node,package",
+    ]);
+    assert!(text.contains("1 group of 2 groups, 192 ranks"), "{text}");
+    let text = said(&[
+        "bcast",
+        "--machine",
+        "epyc-9654",
+        "--levels",
+        "none",
+        "-n",
+        "40",
+    ]);
+    assert!(text.contains("1 group of 3 groups, 40 ranks"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_is_named() {
+    for (arguments, part) in [
+        (&["bcost"][..], "is none of barrier, bcast"),
+        (
+            &["bcast", "--machine", "cray-1"],
+            "--machine cray-1 is none of epyc-9654",
+        ),
+        (
+            &["bcast", "--topology", "/proc"],
+            "no sys/devices/system/cpu is in it",
+        ),
+        (&["bcast", "-n", "0"], "--ranks 0: from 1 to 1024"),
+        (
+            &["bcast", "-n", "4", "--root", "4"],
+            "--root 4: there are ranks 0 to 3",
+        ),
+        (&["allreduce", "-n", "4", "--bytes", "1001"], "--bytes 1001"),
+        (
+            &["bcast", "-n", "4", "--bytes", "many"],
+            "size \"many\" is not a number",
+        ),
+    ] {
+        let output = plan(arguments);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && errors.contains(part),
+            "{arguments:?}: {errors}"
+        );
+    }
+}
