@@ -128,6 +128,10 @@ pub fn best(machine: &Object, places: &[usize], call: &Call<'_>, costs: Costs) -
         by_depth.then(one.total_cmp(other))
     });
     let (_, taken) = taken?;
+    // With one level nobody follows another one's chunks.
+    if taken.tree.depth() == 1 {
+        return Some(taken.clone());
+    }
     let alike = near.iter().map(|(_, way)| way);
     let alike = alike.filter(|way| way.tree == taken.tree && way.shape == taken.shape);
     alike.min_by_key(|way| way.chunk).cloned()
