@@ -110,7 +110,7 @@ kernel_reports='WARNING: |BUG: |BUG at |Oops|Kernel panic|general protection fau
 
 # run_guest: boots $kernel with the options in the variables named below and gives back, in
 # $guest_status, what the command returned, or a status of our own.
-#   accel cpus mem numa ioat timeout interactive use_module image params shares extra_env qemu_args append cmd
+#   accel cpus mem numa sockets ioat timeout interactive use_module image params shares extra_env qemu_args append cmd
 run_guest() {
     local run=$1 status=0 args=() same=0 index root_image
     root_image=$(inside "$guest_image")
@@ -171,13 +171,19 @@ run_guest() {
     esac
     # Guest memory is shared, so that a device in another process can be added.
     if ((numa)); then
-        ((cpus >= 2)) || die "--numa needs at least two CPUs"
-        args+=(-machine q35 -smp "$cpus,sockets=2,cores=$(((cpus + 1) / 2)),maxcpus=$(((cpus + 1) / 2 * 2))" -m "$mem"
-            -object "memory-backend-memfd,id=m0,size=$((mem / 2))M,share=on"
-            -object "memory-backend-memfd,id=m1,size=$((mem - mem / 2))M,share=on"
-            -numa "node,nodeid=0,cpus=0-$(((cpus + 1) / 2 - 1)),memdev=m0"
-            -numa "node,nodeid=1,cpus=$(((cpus + 1) / 2))-$(((cpus + 1) / 2 * 2 - 1)),memdev=m1"
-            -numa "dist,src=0,dst=1,val=21")
+        local node other per=$(((cpus + numa - 1) / numa)) share=$((mem / numa))
+        # A die has a last-level cache of its own; the nodes of a socket are its dies.
+        args+=(-machine q35 -m "$((share * numa))"
+            -smp "$cpus,sockets=$sockets,dies=$((numa / sockets)),cores=$per,threads=1,maxcpus=$((per * numa))")
+        for ((node = 0; node < numa; node++)); do
+            args+=(-object "memory-backend-memfd,id=m$node,size=${share}M,share=on"
+                -numa "node,nodeid=$node,cpus=$((per * node))-$((per * (node + 1) - 1)),memdev=m$node")
+        done
+        for ((node = 0; node < numa; node++)); do
+            for ((other = node + 1; other < numa; other++)); do
+                args+=(-numa "dist,src=$node,dst=$other,val=$((node * sockets / numa == other * sockets / numa ? 12 : 21))")
+            done
+        done
     else
         args+=(-machine "q35,memory-backend=mem" -smp "$cpus" -m "$mem"
             -object "memory-backend-memfd,id=mem,size=${mem}M,share=on")

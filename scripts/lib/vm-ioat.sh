@@ -83,13 +83,13 @@ start_ioat() {
     fi
     ioat_args=()
     if ((numa)); then
-        for bus in 0 1; do
-            ioat_args+=(-device "pxb-pcie,id=node$bus,bus_nr=$((64 + 64 * bus)),numa_node=$bus,bus=pcie.0")
+        for ((bus = 0; bus < numa; bus++)); do
+            ioat_args+=(-device "pxb-pcie,id=node$bus,bus_nr=$((64 + 128 / numa * bus)),numa_node=$bus,bus=pcie.0")
         done
     fi
     for ((engine = 0; engine < engines; engine++)); do
         bus=pcie.0
-        ((!numa)) || bus=node$((engine % 2))
+        ((!numa)) || bus=node$((engine % numa))
         ioat_args+=(-device "pcie-root-port,id=engine$engine,bus=$bus,chassis=$((engine + 1))")
         for ((channel = 0; channel < channels; channel++)); do
             printf -v device '{"driver":"vfio-user-pci","bus":"engine%d","addr":"0.%d","multifunction":true,"socket":{"type":"unix","path":"%s/%d.%d"}}' \

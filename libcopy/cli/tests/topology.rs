@@ -102,16 +102,29 @@ fn compare(snapshot: Option<&Path>) {
     }
 }
 
-#[test]
-fn machines_are_what_lstopo_says() {
+/// Whether hwloc's program is here.
+fn has_lstopo() -> bool {
     let lstopo = Command::new("lstopo-no-graphics").arg("--version").output();
     if lstopo.is_err() {
         eprintln!("lstopo-no-graphics (Debian: hwloc-nox) is not installed: nothing is compared");
+    }
+    lstopo.is_ok()
+}
+
+#[test]
+fn this_machine_is_what_lstopo_says() {
+    if has_lstopo() {
+        compare(None);
+    }
+}
+
+#[test]
+fn snapshots_are_what_lstopo_says() {
+    if !has_lstopo() {
         return;
     }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/topologies");
     let all = PathBuf::from(output(&mut Command::new(script)).trim());
-    compare(None);
     for name in SNAPSHOTS {
         compare(Some(&all.join(name)));
     }

@@ -446,7 +446,7 @@ impl Tests {
             // pieces of 512 KiB for a channel without waiting for them (GFP_NOWAIT), each time a
             // channel comes back, and says nothing where there are none.
             let limit = if self.options.debug { "14400" } else { "1800" };
-            let mut engines = self.vm(&["--ioat", shape, "--numa", "--timeout", limit, "--"]);
+            let mut engines = self.vm(&["--ioat", shape, "--numa", "2", "--timeout", limit, "--"]);
             engines
                 .arg(self.root.join("scripts/engines-in-guest"))
                 .arg(&self.stage);
@@ -547,7 +547,7 @@ impl Tests {
         let engines = self.engines();
         // The words above have the filter.
         self.options.filter.clear();
-        let mut suite = self.vm(&["--ioat", engines, "--numa", "--timeout", limit, "--"]);
+        let mut suite = self.vm(&["--ioat", engines, "--numa", "2", "--timeout", limit, "--"]);
         suite
             .arg(self.stage.join("guest-suite"))
             .args(self.options.suite())
