@@ -28,8 +28,8 @@ pub struct Simulation {
     pub seconds: f64,
     /// What the ranks do when.
     pub work: Vec<Work>,
-    /// Which part of the time the busiest resource of each kind is in use, and its name.
-    pub busiest: Vec<(f64, String)>,
+    /// Which part of the time the busiest resource is in use, and its name.
+    pub busiest: (f64, String),
 }
 
 /// The activities of all ranks.
@@ -94,22 +94,13 @@ pub fn run(
         }
     }
     let utilisation = outcome.utilisation(&activities.resources);
-    let names = activities.resources.names();
-    let kind = |name: &str| name.split('(').next().unwrap_or_default().to_owned();
-    let mut busiest: Vec<(f64, String)> =
-        utilisation.into_iter().zip(names.iter().cloned()).collect();
-    busiest.sort_by(|one, other| other.0.total_cmp(&one.0).then_with(|| one.1.cmp(&other.1)));
-    let mut seen = Vec::new();
-    busiest.retain(|(_, name)| {
-        let kind = kind(name);
-        let is_new = !seen.contains(&kind);
-        seen.push(kind);
-        is_new
-    });
+    let names = activities.resources.names().iter().cloned();
+    let busiest = utilisation.into_iter().zip(names);
+    let busiest = busiest.max_by(|one, other| one.0.total_cmp(&other.0));
     Ok(Simulation {
         seconds: work.iter().map(|it| it.end).fold(0.0, f64::max),
         work,
-        busiest,
+        busiest: busiest.unwrap_or_default(),
     })
 }
 
@@ -166,8 +157,9 @@ impl Activities<'_> {
 
     fn number(&mut self, resource: Resource) -> usize {
         let capacity = self.machine.capacity(resource);
+        let name = self.machine.name(resource);
         let resources = &mut self.resources;
-        let add = || resources.add(format!("{resource:?}"), capacity);
+        let add = || resources.add(name, capacity);
         *self.numbers.entry(resource).or_insert_with(add)
     }
 
@@ -224,7 +216,7 @@ impl Activities<'_> {
                 let latency = self.machine.latency(writer, reader);
                 let lines = [(&mut self.lines, writer), (&mut self.looks, reader)];
                 let uses = lines.map(|(numbers, rank)| {
-                    let name = format!("Line({rank})");
+                    let name = format!("lines of rank {rank}");
                     let add = || self.resources.add(name, 1.0 / self.machine.costs.line);
                     (*numbers.entry(rank).or_insert_with(add), 1.0)
                 });

@@ -78,6 +78,8 @@ pub struct Machine {
     places: Vec<Place>,
     /// Ranks that share each rank's cache.
     sharing: Vec<usize>,
+    /// What objects are called, by their positions.
+    names: Vec<String>,
     /// What its parts can do.
     pub costs: Costs,
 }
@@ -92,6 +94,7 @@ impl Machine {
             .map(|one| of.iter().filter(|it| it.cache == one.cache).count());
         Machine {
             sharing: sharing.collect(),
+            names: all.iter().map(|(_, object)| object.name()).collect(),
             places: of,
             costs,
         }
@@ -111,6 +114,19 @@ impl Machine {
             Resource::PortOut(_) | Resource::PortIn(_) => costs.port,
             Resource::Memory(_) => costs.memory,
             Resource::Link(..) => costs.link,
+        }
+    }
+
+    /// What a resource is called: "memory of package 0, node 1".
+    pub fn name(&self, resource: Resource) -> String {
+        let name = |object: usize| self.names.get(object).map_or("", String::as_str);
+        match resource {
+            Resource::Core(rank) => format!("processor of rank {rank}"),
+            Resource::Cache(cache) => name(cache).to_owned(),
+            Resource::PortOut(cache) => format!("out of {}", name(cache)),
+            Resource::PortIn(cache) => format!("into {}", name(cache)),
+            Resource::Memory(node) => format!("memory of {}", name(node)),
+            Resource::Link(from, to) => format!("{} to {}", name(from), name(to)),
         }
     }
 

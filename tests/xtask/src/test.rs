@@ -471,6 +471,34 @@ impl Tests {
             latency.args(LATENCY_GROUP).args(self.options.suite());
             self.tests("guest whose clock counts instructions", [latency]);
         }
+        if self.options.all && self.options.filter.is_empty() {
+            self.guest_with_nodes();
+        }
+    }
+
+    /// What the library says of a machine with two packages of two nodes each is what hwloc says.
+    fn guest_with_nodes(&mut self) {
+        let name = "guest with four nodes";
+        let begin = Instant::now();
+        let built = build(&["test", "--no-run", "--workspace", "--test", "topology"]);
+        let test = built.map(|built| built.executables("test").into_iter().next());
+        let test = match test {
+            Ok(Some(test)) => test,
+            Ok(None) => return self.cannot_build(name, "no test".into(), 0),
+            Err(why) => return self.cannot_build(name, why, begin.elapsed().as_secs()),
+        };
+        let machine = ["--cpus", "8", "--numa", "4", "--sockets", "2"];
+        let guest = [
+            "--no-module",
+            "--package",
+            "hwloc-nox",
+            "--timeout",
+            "900",
+            "--",
+        ];
+        let mut topology = self.vm(&[&machine[..], &guest].concat());
+        topology.arg(test).arg("this_machine_is_what_lstopo_says");
+        self.tests(name, [topology]);
     }
 
     /// Whether the filter leaves any tests of these groups of the guest suite, in a guest with this

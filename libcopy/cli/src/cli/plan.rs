@@ -281,7 +281,6 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     table.set_header([
         "  groups by",
         "who works",
-        "scan",
         "chunk",
         "estimate us",
         "simulated us",
@@ -294,18 +293,17 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     } in &tried
     {
         let mark = if *way == taken { "*" } else { " " };
-        let (busy, name) = simulation.busiest.first().cloned().unwrap_or_default();
+        let (busy, name) = &simulation.busiest;
         table.add_row([
             Cell::new(format!("{mark} {}", levels(way))),
-            Cell::new(workers(way)),
-            Cell::new(format!("{:?}", way.shape.prefix).to_lowercase()),
+            Cell::new(workers(way, call.operation)),
             Cell::new(sizes::short(way.chunk)),
             Cell::new(format!("{:.1}", estimate * 1e6)),
             Cell::new(format!("{:.1}", simulation.seconds * 1e6)),
             Cell::new(format!("{name} {:.0} %", busy * 100.0)),
         ]);
     }
-    right_aligned(&mut table, 4);
+    right_aligned(&mut table, 2);
     writeln!(out, "{}", table.trim_fmt())?;
     writeln!(out, "\nGroups of the way that is taken (*)")?;
     for line in groups(&taken.tree) {
@@ -313,11 +311,16 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     }
     writeln!(
         out,
-        "\nChecked in {ORDERS} orders: every byte arrives once. {} stages at most, {} ranks of a group follow one, {} \
-         bytes are read in all.",
+        "\nChecked in {ORDERS} orders: every byte arrives once. At most {} stages and {} followers of a rank in a \
+         group; {} bytes are read in all.",
         findings.stages, findings.fan_out, findings.bytes
     )?;
-    writeln!(out, "\nStages of rank {shown}")?;
+    let scratch = plans[shown].scratch(shown).len();
+    writeln!(
+        out,
+        "\nStages of rank {shown}, which needs {scratch} bytes of scratch (7:2+64 is what rank 7 has when it has moved \
+         64 bytes of its stage 2)"
+    )?;
     for (number, stage) in plans[shown].stages.iter().enumerate() {
         for line in stage_lines(number, stage) {
             writeln!(out, "  {line}")?;
@@ -367,12 +370,15 @@ fn levels(way: &Way) -> String {
     }
 }
 
-fn workers(way: &Way) -> &'static str {
-    match way.shape.workers {
+/// Who works, and in a scan how ranks learn of those before them.
+fn workers(way: &Way, operation: Operation) -> String {
+    let workers = match way.shape.workers {
+        _ if operation.is_scan() => return format!("{:?}", way.shape.prefix).to_lowercase(),
         Workers::All => "all",
         Workers::Leaders => "leaders",
         Workers::Owners => "owners",
-    }
+    };
+    workers.to_owned()
 }
 
 /// The groups: those alike as one line.
@@ -493,7 +499,7 @@ fn as_json(
         .map(|it| {
             json!({
                 "levels": it.way.levels.iter().map(|level| level.name()).collect::<Vec<_>>(),
-                "workers": workers(&it.way),
+                "workers": workers(&it.way, call.operation),
                 "chunk": it.way.chunk,
                 "taken": it.way == *taken,
                 "estimate_us": it.estimate * 1e6,
