@@ -12,6 +12,7 @@ pub mod check;
 pub mod choose;
 mod combine;
 mod costs;
+mod executor;
 mod held;
 mod plans;
 pub mod price;
@@ -22,6 +23,7 @@ mod tree;
 
 pub use call::{Call, Lengths, Operation, Prefix, Shape, Workers};
 pub use costs::{Costs, Machine, Resource};
+pub use executor::{Execution, Step, Transport};
 pub use plans::Plans;
 pub use signal::all_have_ended;
 pub use stage::{After, Buffer, Piece, Plan, Progress, Source, Span, Stage};

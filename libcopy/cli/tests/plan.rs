@@ -75,6 +75,23 @@ fn all_operations_have_plans() {
     }
 }
 
+/// Real bytes, moved by threads.
+#[test]
+fn plans_run_on_this_machine() {
+    let operations = "barrier bcast reduce allreduce reduce_scatter allgather gather scatter \
+                      alltoall scan exscan";
+    for operation in operations.split_whitespace() {
+        for ranks in ["1", "3", "20"] {
+            let arguments = [operation, "-n", ranks, "--bytes", "12K", "--measure", "2"];
+            let text = said(&arguments);
+            assert!(text.contains("Measured here"), "{arguments:?}: {text}");
+        }
+    }
+    // In segments.
+    let text = said(&["allreduce", "-n", "8", "--bytes", "1M", "--measure", "1"]);
+    assert!(text.contains("Measured here"), "{text}");
+}
+
 #[test]
 fn levels_can_be_given() {
     let text = said(&[

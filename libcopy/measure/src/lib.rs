@@ -18,6 +18,7 @@ pub mod ratio_plot;
 pub mod report;
 pub mod sample;
 pub mod sizes;
+pub mod threads;
 
 use std::io;
 use std::process::ExitCode;

@@ -169,6 +169,25 @@ pub struct Call<'a> {
 }
 
 impl Call<'_> {
+    /// Bytes that a rank contributes and receives.
+    pub fn buffers(&self, rank: usize, size: usize) -> (usize, usize) {
+        let total = self.lengths.total(size);
+        let one = self.lengths.total(1);
+        let block = self.lengths.block(rank).len();
+        let root = rank == self.root;
+        match self.operation {
+            Operation::Barrier => (0, 0),
+            Operation::Bcast => (0, one),
+            Operation::Reduce => (one, if root { one } else { 0 }),
+            Operation::Allreduce | Operation::Scan | Operation::Exscan => (one, one),
+            Operation::ReduceScatter => (total, block),
+            Operation::Allgather => (block, total),
+            Operation::Gather => (block, if root { total } else { 0 }),
+            Operation::Scatter => (if root { total } else { 0 }, block),
+            Operation::Alltoall => (total, total),
+        }
+    }
+
     /// Where it is good to cut: whole elements, and whole cache lines.
     pub(super) fn granule(&self) -> usize {
         let element = self.element.max(1);

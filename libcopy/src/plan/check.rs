@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::call::{Call, Operation};
-use super::stage::{After, Buffer, Plan, Progress, Source, Span};
+use super::executor::{Execution, Step, Transport};
+use super::stage::{After, Buffer, Piece, Plan, Progress, Span};
 use super::tree::Tree;
 
 /// What is wrong with the plans of a call.
@@ -44,9 +45,10 @@ pub struct Findings {
     pub bytes: usize,
 }
 
-/// An element.
-type Element = Option<(u64, u64)>;
+/// An element; None where nothing is.
+pub type Element = Option<(u64, u64)>;
 
+/// Two values combined.
 fn combined(first: Element, second: Element, in_rank_order: bool) -> Element {
     let ((a, b), (c, d)) = (first?, second?);
     if !in_rank_order {
@@ -56,14 +58,13 @@ fn combined(first: Element, second: Element, in_rank_order: bool) -> Element {
 }
 
 /// What a rank contributes: an element at a place. The factors are odd, so that none is lost.
-fn contributed(rank: usize, at: usize) -> Element {
+pub fn contributed(rank: usize, at: usize) -> Element {
     let number = (rank as u64) << 32 | at as u64;
     let mixed = number.wrapping_add(1).wrapping_mul(0xd6e8_feb8_6659_fd93);
     Some(((mixed ^ mixed >> 29) | 1, mixed.rotate_left(23)))
 }
 
-struct Rank<'a> {
-    plan: &'a Plan,
+struct Rank {
     /// Elements of the buffers; those of `Send` are in `Receive`, from this one on, if the call is
     /// in place.
     send: Vec<Element>,
@@ -74,16 +75,10 @@ struct Rank<'a> {
     written: Vec<usize>,
     begun: bool,
     progress: Progress,
-    /// The piece of the stage, and bytes of it that are done.
-    piece: usize,
-    done: usize,
+    returned: bool,
 }
 
-impl Rank<'_> {
-    fn has_returned(&self) -> bool {
-        self.begun && self.progress.stage == self.plan.stages.len()
-    }
-
+impl Rank {
     fn element(&mut self, buffer: Buffer, at: usize) -> Option<&mut Element> {
         match (buffer, self.in_place) {
             (Buffer::Send, Some(start)) => self.receive.get_mut(start + at),
@@ -109,11 +104,9 @@ pub fn run(
     choose: &mut dyn FnMut(usize) -> usize,
 ) -> Result<Findings, Fault> {
     let size = plans.len();
-    let mut ranks: Vec<Rank<'_>> = plans
-        .iter()
-        .enumerate()
-        .map(|(rank, plan)| begin(plan, call, rank, size, in_place))
-        .collect();
+    let ranks = (0..size).map(|rank| begin(call, rank, size, in_place));
+    let mut ranks: Vec<Rank> = ranks.collect();
+    let mut executions: Vec<Execution<'_>> = plans.iter().map(Execution::new).collect();
     let mut left = size;
     let mut round = 0;
     while left > 0 {
@@ -121,7 +114,7 @@ pub fn run(
         let mut moved = false;
         let first = choose(size);
         for rank in (first..size).chain(0..first) {
-            if ranks[rank].has_returned() {
+            if ranks[rank].returned {
                 continue;
             }
             if !ranks[rank].begun {
@@ -131,12 +124,22 @@ pub fn run(
                 continue;
             }
             for _ in 0..=choose(4) {
-                if ranks[rank].has_returned() || !step(&mut ranks, call, rank, choose)? {
-                    break;
+                let mut seen = Seen {
+                    ranks: &mut ranks,
+                    call,
+                    rank,
+                    choose: &mut *choose,
+                };
+                match executions[rank].poll(&mut seen)? {
+                    Step::Moved => moved = true,
+                    Step::Waits => break,
+                    Step::Ended => {
+                        (ranks[rank].returned, moved) = (true, true);
+                        left -= 1;
+                        break;
+                    }
                 }
-                moved = true;
             }
-            left -= usize::from(ranks[rank].has_returned());
         }
         if !moved {
             return Err(stuck(&ranks));
@@ -149,17 +152,10 @@ pub fn run(
     Ok(findings(tree, plans))
 }
 
-fn begin<'a>(
-    plan: &'a Plan,
-    call: &Call<'_>,
-    rank: usize,
-    size: usize,
-    in_place: bool,
-) -> Rank<'a> {
+fn begin(call: &Call<'_>, rank: usize, size: usize, in_place: bool) -> Rank {
     let element = call.element.max(1);
-    let (sent, received) = lengths(call, rank, size);
+    let (sent, received) = call.buffers(rank, size);
     let mut state = Rank {
-        plan,
         send: vec![None; sent / element],
         receive: vec![None; received / element],
         scratch: BTreeMap::new(),
@@ -167,8 +163,7 @@ fn begin<'a>(
         written: vec![0; received / element],
         begun: false,
         progress: Progress { stage: 0, bytes: 0 },
-        piece: 0,
-        done: 0,
+        returned: false,
     };
     let is_root = rank == call.root;
     state.in_place = match call.operation {
@@ -197,139 +192,107 @@ fn begin<'a>(
     state
 }
 
-/// Bytes that a rank contributes and receives.
-fn lengths(call: &Call<'_>, rank: usize, size: usize) -> (usize, usize) {
-    let total = call.lengths.total(size);
-    let one = call.lengths.total(1);
-    let block = call.lengths.block(rank).len();
-    let root = rank == call.root;
-    match call.operation {
-        Operation::Barrier => (0, 0),
-        Operation::Bcast => (0, one),
-        Operation::Reduce => (one, if root { one } else { 0 }),
-        Operation::Allreduce | Operation::Scan | Operation::Exscan => (one, one),
-        Operation::ReduceScatter => (total, block),
-        Operation::Allgather => (block, total),
-        Operation::Gather => (block, if root { total } else { 0 }),
-        Operation::Scatter => (if root { total } else { 0 }, block),
-        Operation::Alltoall => (total, total),
-    }
-}
-
-fn has_come(ranks: &[Rank<'_>], after: &After) -> bool {
-    let rank = &ranks[after.rank];
-    rank.begun && rank.progress >= after.progress
-}
-
-/// Whether a source has its first bytes up to `end` of a piece of `bytes`.
-fn is_there(ranks: &[Rank<'_>], source: &Source, end: usize, bytes: usize) -> bool {
-    let Some(mut after) = source.after else {
-        return ranks[source.span.rank].begun;
-    };
-    if source.in_order {
-        after.progress.bytes = after.progress.bytes.saturating_sub(bytes - end);
-    }
-    has_come(ranks, &after)
-}
-
-/// Moves one chunk of a rank, if it can.
-fn step(
-    ranks: &mut [Rank<'_>],
-    call: &Call<'_>,
+/// The ranks as one of them sees them.
+struct Seen<'s> {
+    ranks: &'s mut [Rank],
+    call: &'s Call<'s>,
     rank: usize,
-    choose: &mut dyn FnMut(usize) -> usize,
-) -> Result<bool, Fault> {
-    let element = call.element.max(1);
-    let fault = |what: String| Fault { rank, what };
-    let state = &ranks[rank];
-    let stage = &state.plan.stages[state.progress.stage];
-    let begins = state.piece == 0 && state.done == 0;
-    if begins && !stage.after.iter().all(|after| has_come(ranks, after)) {
-        return Ok(false);
-    }
-    let Some(piece) = stage.pieces.get(state.piece) else {
-        let state = &mut ranks[rank];
-        state.progress = Progress {
-            stage: state.progress.stage + 1,
-            bytes: 0,
-        };
-        (state.piece, state.done) = (0, 0);
-        return Ok(true);
-    };
-    let start = state.done;
-    let rest = (piece.bytes - start) / element;
-    let bytes = element * if rest > 1 { 1 + choose(rest) } else { rest };
-    let ready = |source: &Source| is_there(ranks, source, start + bytes, piece.bytes);
-    if !piece.from.iter().all(ready) || !ranks[piece.to.rank].begun {
-        return Ok(false);
-    }
-    let touched = piece
-        .from
-        .iter()
-        .map(|source| source.span.rank)
-        .chain([piece.to.rank]);
-    for other in touched {
-        if ranks[other].has_returned() {
-            return Err(fault(format!(
-                "memory of rank {other}, which has returned, is touched"
-            )));
+    choose: &'s mut dyn FnMut(usize) -> usize,
+}
+
+impl Seen<'_> {
+    fn fault(&self, what: String) -> Fault {
+        Fault {
+            rank: self.rank,
+            what,
         }
     }
-    for at in (start..start + bytes).step_by(element) {
-        let mut value: Option<Element> = None;
-        for source in &piece.from {
-            let Span {
-                rank: other,
-                buffer,
-                at: place,
-            } = source.span;
-            let place = place + at;
-            let own = ranks[other]
-                .element(buffer, place / element)
-                .copied()
-                .flatten();
-            if own.is_none() {
-                let what =
-                    format!("reads byte {place} of {buffer:?} of rank {other}, which is not there");
-                return Err(fault(what));
-            }
-            value = Some(value.map_or(own, |value| combined(value, own, call.in_rank_order)));
+
+    /// What is in an element of a source, which must be there.
+    fn read(&mut self, span: Span, at: usize) -> Result<Element, Fault> {
+        let Span {
+            rank,
+            buffer,
+            at: first,
+        } = span;
+        let place = first + at;
+        let element = place / self.call.element.max(1);
+        let found = self.ranks[rank].element(buffer, element).copied().flatten();
+        if found.is_none() {
+            let what =
+                format!("reads byte {place} of {buffer:?} of rank {rank}, which is not there");
+            return Err(self.fault(what));
         }
-        let (to, place) = (piece.to, (piece.to.at + at) / element);
-        let owner = &mut ranks[to.rank];
-        let Some(element) = owner.element(to.buffer, place) else {
-            return Err(fault(format!(
-                "writes behind the end of {:?} of rank {}",
-                to.buffer, to.rank
+        Ok(found)
+    }
+
+    fn write(&mut self, span: Span, at: usize, value: Element) -> Result<(), Fault> {
+        let place = (span.at + at) / self.call.element.max(1);
+        let owner = &mut self.ranks[span.rank];
+        let Some(element) = owner.element(span.buffer, place) else {
+            let (buffer, rank) = (span.buffer, span.rank);
+            return Err(self.fault(format!(
+                "writes behind the end of {buffer:?} of rank {rank}"
             )));
         };
-        *element = value.flatten();
-        if to.buffer == Buffer::Receive {
+        *element = value;
+        if span.buffer == Buffer::Receive {
             owner.written[place] += 1;
         }
+        Ok(())
     }
-    let state = &mut ranks[rank];
-    state.done += bytes;
-    state.progress.bytes += bytes;
-    if state.done == piece.bytes {
-        (state.piece, state.done) = (state.piece + 1, 0);
-        // The stage has begun, though its next piece has not.
-        if state.piece == stage.pieces.len() {
-            state.progress = Progress {
-                stage: state.progress.stage + 1,
-                bytes: 0,
-            };
-            state.piece = 0;
-        }
-    }
-    Ok(true)
 }
 
-fn stuck(ranks: &[Rank<'_>]) -> Fault {
-    let waiting = ranks
-        .iter()
-        .enumerate()
-        .find(|(_, state)| !state.has_returned());
+impl Transport for Seen<'_> {
+    type Error = Fault;
+
+    fn has_begun(&self, rank: usize) -> bool {
+        self.ranks[rank].begun
+    }
+
+    fn has_come(&self, after: &After) -> bool {
+        let rank = &self.ranks[after.rank];
+        rank.begun && rank.progress >= after.progress
+    }
+
+    fn tell(&mut self, progress: Progress) {
+        self.ranks[self.rank].progress = progress;
+    }
+
+    fn chunk(&mut self, piece: &Piece, start: usize) -> usize {
+        let element = self.call.element.max(1);
+        let rest = (piece.bytes - start) / element;
+        element
+            * if rest > 1 {
+                1 + (self.choose)(rest)
+            } else {
+                rest
+            }
+    }
+
+    fn transfer(&mut self, piece: &Piece, start: usize, bytes: usize) -> Result<(), Fault> {
+        let sources = piece.from.iter().map(|source| source.span.rank);
+        for other in sources.chain([piece.to.rank]) {
+            if self.ranks[other].returned {
+                let what = format!("memory of rank {other}, which has returned, is touched");
+                return Err(self.fault(what));
+            }
+        }
+        for at in (start..start + bytes).step_by(self.call.element.max(1)) {
+            let mut value: Option<Element> = None;
+            for source in &piece.from {
+                let own = self.read(source.span, at)?;
+                let in_rank_order = self.call.in_rank_order;
+                value = Some(value.map_or(own, |value| combined(value, own, in_rank_order)));
+            }
+            self.write(piece.to, at, value.flatten())?;
+        }
+        Ok(())
+    }
+}
+
+fn stuck(ranks: &[Rank]) -> Fault {
+    let waiting = ranks.iter().enumerate().find(|(_, state)| !state.returned);
     let (rank, progress) = waiting.map_or((0, Progress { stage: 0, bytes: 0 }), |(rank, state)| {
         (rank, state.progress)
     });
@@ -341,12 +304,12 @@ fn stuck(ranks: &[Rank<'_>]) -> Fault {
 }
 
 /// What must be in the elements of each rank's `Receive`.
-fn expected<'a>(call: &'a Call<'a>, size: usize) -> impl Fn(usize, usize) -> Element + 'a {
+pub fn expected<'a>(call: &'a Call<'a>, size: usize) -> impl Fn(usize, usize) -> Element + 'a {
     let element = call.element.max(1);
     // What ranks up to each one combine to. All but the last only for scans.
     let mut sums: Vec<Vec<Element>> = Vec::new();
     if call.operation.combines() {
-        let (sent, _) = lengths(call, 0, size);
+        let (sent, _) = call.buffers(0, size);
         let mut sum: Vec<Element> = (0..sent / element).map(|at| contributed(0, at)).collect();
         for rank in 1..size {
             if call.operation.is_scan() {
@@ -389,13 +352,13 @@ fn expected<'a>(call: &'a Call<'a>, size: usize) -> impl Fn(usize, usize) -> Ele
 }
 
 fn compare(
-    state: &Rank<'_>,
+    state: &Rank,
     call: &Call<'_>,
     rank: usize,
     size: usize,
     expected: &impl Fn(usize, usize) -> Element,
 ) -> Result<(), Fault> {
-    let (_, received) = lengths(call, rank, size);
+    let (_, received) = call.buffers(rank, size);
     // The first rank's buffer is undefined after an exscan.
     if call.operation == Operation::Exscan && rank == 0 {
         return Ok(());

@@ -45,7 +45,7 @@ pub const TABLE: &[Layers] = &[
             < topology/tree
             < config topology memcpy
             < plan/tree plan/call plan/stage
-            < plan/held plan/signal plan/costs
+            < plan/held plan/signal plan/costs plan/executor
             < plan/combine plan/blocks plan/scan plan/check plan/price
             < plan/plans
             < plan/choose
@@ -227,7 +227,7 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-measure",
         root: "libcopy/measure/src/lib.rs",
         order: "
-            buffer gpu_owner interval layouts machine pattern peer_process progress sample sizes
+            buffer gpu_owner interval layouts machine pattern peer_process progress sample sizes threads
             < report ratio_plot
             < plot
             < output",

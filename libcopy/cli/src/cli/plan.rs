@@ -13,7 +13,8 @@ use libcopy::plan::{
 };
 use libcopy::topology::{self, Level, Object};
 use libcopy_measure::report::{plain_table, right_aligned};
-use libcopy_measure::sizes;
+use libcopy_measure::sample::Spread;
+use libcopy_measure::{sizes, threads};
 use libcopy_model::machines::{MACHINES, Preset};
 use libcopy_model::simulate::{self, Simulation, Work};
 use serde_json::{Value, json};
@@ -29,6 +30,9 @@ has sys and proc of another one (scripts/topologies fetches some fifty).";
 
 /// Ranks at most: a plan of an alltoall has pieces for each pair.
 const MOST_RANKS: usize = 1024;
+
+/// Threads at most.
+const MOST_THREADS: usize = 256;
 
 /// Orders in which the check runs the plans.
 const ORDERS: u64 = 4;
@@ -69,6 +73,10 @@ pub struct PlanArgs {
     /// Whose stages are listed; the last one's if it is not given
     #[arg(long, value_name = "RANK")]
     rank: Option<usize>,
+
+    /// Run the plans here, too, this often, with a thread for each rank, and compare every byte
+    #[arg(long, value_name = "TIMES", conflicts_with_all = ["machine", "topology"])]
+    measure: Option<usize>,
 
     /// Draw which rank is in which stage when
     #[arg(long, value_name = "FILE")]
@@ -326,6 +334,18 @@ pub fn run(args: &PlanArgs) -> Result<()> {
             writeln!(out, "  {line}")?;
         }
     }
+    if let Some(times) = args.measure {
+        let spread = measured(&plans, &call, taken.chunk, times)?;
+        writeln!(
+            out,
+            "\nMeasured here, {ranks} threads, {times} times: {:.1} us (10th and 90th percentile: {:.1} and {:.1}); \
+             simulated with assumed rates: {:.1} us",
+            spread.median * 1e6,
+            spread.p10 * 1e6,
+            spread.p90 * 1e6,
+            simulation.seconds * 1e6
+        )?;
+    }
     if let Some(path) = &args.svg {
         writeln!(
             out,
@@ -359,6 +379,23 @@ fn checked(tree: &Tree, plans: &[Plan], call: &Call<'_>) -> Result<check::Findin
         check::run(tree, plans, call, order % 2 > 0, &mut choose)?;
     }
     Ok(check::findings(tree, plans))
+}
+
+/// Times of the plans with a thread for each rank.
+fn measured(plans: &[Plan], call: &Call<'_>, chunk: usize, times: usize) -> Result<Spread> {
+    if plans.len() > MOST_THREADS {
+        bail!(
+            "--measure: {} ranks, at most {MOST_THREADS} threads are started",
+            plans.len()
+        );
+    }
+    // Values are added, so a scan needs no order.
+    let call = Call {
+        in_rank_order: false,
+        ..*call
+    };
+    let seconds = threads::run(plans, &call, chunk, times)?;
+    Spread::of(&seconds).context("--measure 0: nothing was measured")
 }
 
 fn levels(way: &Way) -> String {
