@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Runs the plans of a collective with a thread for each rank: what a machine does with them, beside
-//! what is simulated.
+//! Runs the plans of a collective with a thread for each rank: what a machine does with them,
+//! beside what is simulated.
 //!
 //! All memory is that of one process, as if ranks had attached each other's. It is read and written
 //! in words that are atomic and not ordered, so a wrong plan gives a wrong result and no undefined

@@ -481,7 +481,7 @@ impl Tests {
         let name = "guest with four nodes";
         let begin = Instant::now();
         let built = build(&["test", "--no-run", "--workspace", "--test", "topology"]);
-        let test = built.map(|built| built.executables("test").into_iter().next());
+        let test = built.map(|built| built.executables("test").next());
         let test = match test {
             Ok(Some(test)) => test,
             Ok(None) => return self.cannot_build(name, "no test".into(), 0),
