@@ -100,6 +100,10 @@ impl<'a> Execution<'a> {
             self.end_stage(transport);
             return Ok(Step::Moved);
         };
+        if piece.bytes == 0 {
+            self.piece += 1;
+            return Ok(Step::Moved);
+        }
         if self.chunk == 0 {
             let rest = piece.bytes - self.start;
             self.chunk = transport.chunk(piece, self.start).clamp(1, rest);
