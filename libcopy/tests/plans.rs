@@ -5,6 +5,7 @@
 //! followed by more than a group's members.
 
 use libcopy::plan::check::{Findings, run};
+use libcopy::plan::choose::ways;
 use libcopy::plan::{
     Call, Lengths, MOST_MEMBERS, Member, Operation, Plan, Plans, Prefix, Shape, Tree, Workers,
 };
@@ -253,6 +254,36 @@ fn groups_are_what_the_machine_has() {
     // Not bound: in the order of ranks, not all in one.
     let tree = Tree::new(&machine, &[0; 48], &levels, MOST_MEMBERS);
     assert_eq!(sizes(&tree), [(16, 16), (16, 16), (16, 16), (3, 48)]);
+}
+
+/// Of an operation that does not commute, whatever the ranks share.
+#[test]
+fn ways_keep_the_order_of_ranks() {
+    for number in 0..10 {
+        let mut random = Random(number);
+        let ranks = 1 + random.below(24);
+        let (machine, places) = machine(&mut random, ranks);
+        for operation in [
+            Operation::Allreduce,
+            Operation::Reduce,
+            Operation::ReduceScatter,
+        ] {
+            let call = Call {
+                operation,
+                root: random.below(ranks),
+                lengths: Lengths::Same(512),
+                in_rank_order: true,
+                element: 8,
+            };
+            for way in ways(&machine, &places, &call) {
+                let plans = Plans::new(&way.tree, &call, way.shape).all();
+                let found = run(&way.tree, &plans, &call, false, &mut |end| {
+                    random.below(end)
+                });
+                assert_eq!(found.err(), None, "{operation:?} {:?}", way.levels);
+            }
+        }
+    }
 }
 
 /// What the check is there for: it sees a plan that does less than it should.

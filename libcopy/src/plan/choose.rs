@@ -57,7 +57,10 @@ pub fn ways(machine: &Object, places: &[usize], call: &Call<'_>) -> Vec<Way> {
             .enumerate()
             .filter(|(index, _)| used >> index & 1 != 0);
         let used: Vec<Level> = used.map(|(_, level)| *level).collect();
-        let tree = Tree::new(machine, places, &used, MOST_MEMBERS);
+        let mut tree = Tree::new(machine, places, &used, MOST_MEMBERS);
+        if call.in_rank_order && !tree.is_in_rank_order() {
+            tree = Tree::in_rank_order(places.len(), MOST_MEMBERS);
+        }
         if trees.iter().all(|(_, other)| *other != tree) {
             trees.push((used, tree));
         }

@@ -19,7 +19,8 @@ pub struct Plans<'a> {
 }
 
 impl<'a> Plans<'a> {
-    /// The plans of a call that goes in this shape.
+    /// The plans of a call that goes in this shape. The tree of a reduction in the order of ranks
+    /// must be in that order ([`Tree::is_in_rank_order`]).
     pub fn new(tree: &'a Tree, call: &'a Call<'a>, shape: Shape) -> Self {
         use Operation::{Allgather, Allreduce, Reduce, ReduceScatter};
         let is_reduction = matches!(call.operation, Reduce | Allreduce | ReduceScatter);
