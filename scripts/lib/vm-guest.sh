@@ -110,7 +110,7 @@ kernel_reports='WARNING: |BUG: |BUG at |Oops|Kernel panic|general protection fau
 
 # run_guest: boots $kernel with the options in the variables named below and gives back, in
 # $guest_status, what the command returned, or a status of our own.
-#   accel cpus mem numa sockets ioat timeout interactive use_module image params shares extra_env qemu_args append cmd
+#   accel cpus mem numa ioat timeout interactive use_module image params shares extra_env qemu_args append cmd
 run_guest() {
     local run=$1 status=0 args=() same=0 index root_image
     root_image=$(inside "$guest_image")
@@ -172,16 +172,16 @@ run_guest() {
     # Guest memory is shared, so that a device in another process can be added.
     if ((numa)); then
         local node other per=$(((cpus + numa - 1) / numa)) share=$((mem / numa))
-        # A die has a last-level cache of its own; the nodes of a socket are its dies.
+        # A socket each: of several nodes in one the kernel warns, as QEMU has one last-level cache for them.
         args+=(-machine q35 -m "$((share * numa))"
-            -smp "$cpus,sockets=$sockets,dies=$((numa / sockets)),cores=$per,threads=1,maxcpus=$((per * numa))")
+            -smp "$cpus,sockets=$numa,cores=$per,threads=1,maxcpus=$((per * numa))")
         for ((node = 0; node < numa; node++)); do
             args+=(-object "memory-backend-memfd,id=m$node,size=${share}M,share=on"
                 -numa "node,nodeid=$node,cpus=$((per * node))-$((per * (node + 1) - 1)),memdev=m$node")
         done
         for ((node = 0; node < numa; node++)); do
             for ((other = node + 1; other < numa; other++)); do
-                args+=(-numa "dist,src=$node,dst=$other,val=$((node * sockets / numa == other * sockets / numa ? 12 : 21))")
+                args+=(-numa "dist,src=$node,dst=$other,val=21")
             done
         done
     else
