@@ -8,16 +8,16 @@
 //! behaviour; what orders them is the progress of ranks, a line each. An element has two words, and
 //! combining adds them.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use libcopy::plan::check::{contributed, expected};
 use libcopy::plan::{
     After, Buffer, Call, Execution, Operation, Piece, Plan, Progress, Span, Step, Transport,
 };
 use libcopy::topology;
 use std::convert::Infallible;
-use std::sync::Barrier;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Barrier, PoisonError, RwLock};
 use std::time::Instant;
 
 /// Bytes of an element: two words.
@@ -98,10 +98,8 @@ impl Transport for Thread<'_> {
 
     fn transfer(&mut self, piece: &Piece, start: usize, bytes: usize) -> Result<(), Infallible> {
         let to = self.ranks.words(piece.to, start, bytes);
-        let mut sources = piece.from.iter();
-        let sources = sources
-            .by_ref()
-            .map(|it| self.ranks.words(it.span, start, bytes));
+        let sources = piece.from.iter();
+        let sources = sources.map(|it| self.ranks.words(it.span, start, bytes));
         match &sources.collect::<Vec<_>>()[..] {
             [from] => {
                 for (to, from) in to.iter().zip(*from) {
@@ -133,11 +131,13 @@ fn fill(words: &[AtomicU64], rank: usize) {
 
 /// Seconds that a call takes, from when all ranks begin until the last one has ended, once for each
 /// time. Before each, the ranks write what they contribute; behind the last, every element of every
-/// result is compared with what it must be.
+/// result is compared with what it must be. The plans must have passed
+/// [`check::run`](libcopy::plan::check::run): ranks whose plans wait for each other wait for ever.
 ///
 /// # Errors
 ///
-/// A call that combines in the order of ranks, lengths that are no multiples of [`ELEMENT`], and a
+/// Threads that cannot be started, a thread that panics,
+/// a call that combines in the order of ranks, lengths that are no multiples of [`ELEMENT`], and a
 /// result that is wrong.
 pub fn run(plans: &[Plan], call: &Call<'_>, chunk: usize, times: usize) -> Result<Vec<f64>> {
     let size = plans.len();
@@ -160,23 +160,33 @@ pub fn run(plans: &[Plan], call: &Call<'_>, chunk: usize, times: usize) -> Resul
         chunk: chunk.next_multiple_of(ELEMENT),
     };
     let (barrier, cpus) = (Barrier::new(size), topology::affinity());
-    let spans: Vec<Vec<(Instant, Instant)>> = std::thread::scope(|scope| {
+    // Nobody begins before all are there: they would wait for one that could not be started.
+    let gate = RwLock::new(false);
+    let spans: Result<Vec<Vec<(Instant, Instant)>>> = std::thread::scope(|scope| {
+        let mut is_open = gate.write().unwrap_or_else(PoisonError::into_inner);
         let start = |(rank, plan)| {
-            let (ranks, barrier, cpus) = (&ranks, &barrier, &cpus);
-            scope.spawn(move || {
+            let (ranks, barrier, cpus, gate) = (&ranks, &barrier, &cpus, &gate);
+            std::thread::Builder::new().spawn_scoped(scope, move || {
+                if !gate.read().is_ok_and(|is_open| *is_open) {
+                    return Vec::new();
+                }
                 topology::pin(cpus, rank);
-                (0..times)
+                let times = 0..times;
+                times
                     .map(|_| once(ranks, plan, call, rank, barrier))
                     .collect()
             })
         };
-        let threads: Vec<_> = plans.iter().enumerate().map(start).collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join();
-        threads
-            .into_iter()
-            .filter_map(|thread| join(thread).ok())
+        let threads: std::io::Result<Vec<_>> = plans.iter().enumerate().map(start).collect();
+        *is_open = threads.is_ok();
+        drop(is_open);
+        let threads = threads.with_context(|| format!("{size} threads cannot be started"))?;
+        let joined = threads.into_iter().map(|thread| thread.join());
+        joined
+            .map(|of_rank| of_rank.map_err(|_| anyhow!("a thread has panicked")))
             .collect()
     });
+    let spans = spans?;
     compare(&ranks, call, size)?;
     let seconds = (0..times).map(|time| {
         let begin = spans

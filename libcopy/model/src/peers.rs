@@ -129,13 +129,6 @@ fn copy(
     }
 }
 
-fn stage(pieces: Vec<Piece>) -> Stage {
-    Stage {
-        after: Vec::new(),
-        pieces,
-    }
-}
-
 fn binomial_bcast(size: usize, root: usize, bytes: usize) -> Vec<Plan> {
     let plan = |rank: usize| {
         let number = (rank + size - root) % size;
@@ -145,17 +138,14 @@ fn binomial_bcast(size: usize, root: usize, bytes: usize) -> Vec<Plan> {
             let has_it = (parent != root).then(|| after(parent, 1, 0));
             copy(parent, rank, 0, bytes, has_it, false)
         });
-        let mut stages = vec![stage(piece.into_iter().collect())];
+        let mut stages = vec![Stage::moving(piece)];
         let bits = (0..usize::BITS).map(|bit| 1usize << bit);
         let bits = bits.take_while(|bit| {
             *bit < size && (number == 0 || *bit < (number & number.wrapping_neg()))
         });
         let children = bits.filter(|bit| number + bit < size);
         let children = children.map(|bit| after((number + bit + root) % size, 1, 0));
-        stages.push(Stage {
-            after: children.collect(),
-            pieces: Vec::new(),
-        });
+        stages.push(Stage::waiting(children));
         Plan { stages }
     };
     (0..size).map(plan).collect()
@@ -170,12 +160,9 @@ fn ring_bcast(size: usize, root: usize, bytes: usize) -> Vec<Plan> {
         });
         let next = (rank + 1) % size;
         let read = (next != root).then(|| after(next, 1, 0));
-        let last = Stage {
-            after: read.into_iter().collect(),
-            pieces: Vec::new(),
-        };
+        let last = Stage::waiting(read);
         Plan {
-            stages: vec![stage(piece.into_iter().collect()), last],
+            stages: vec![Stage::moving(piece), last],
         }
     };
     (0..size).map(plan).collect()
@@ -200,7 +187,7 @@ fn ring_allreduce(size: usize, bytes: usize, element: usize) -> Vec<Plan> {
                 0 => (Buffer::Send, None),
                 step => (Buffer::Receive, Some(after(before, step, 0))),
             };
-            stages.push(stage(vec![Piece {
+            stages.push(Stage::moving(vec![Piece {
                 to: span(rank, Buffer::Receive, range.start),
                 bytes: range.len(),
                 from: vec![
@@ -220,7 +207,7 @@ fn ring_allreduce(size: usize, bytes: usize, element: usize) -> Vec<Plan> {
         for step in 0..size - 1 {
             let range = part(rank + size - 1 - step);
             let has_it = Some(after(before, size - 1 + step, 0));
-            stages.push(stage(vec![copy(
+            stages.push(Stage::moving(vec![copy(
                 before,
                 rank,
                 range.start,
@@ -229,10 +216,11 @@ fn ring_allreduce(size: usize, bytes: usize, element: usize) -> Vec<Plan> {
                 false,
             )]));
         }
-        stages.push(Stage {
-            after: vec![after((rank + 1) % size, 2 * (size - 1), 0)],
-            pieces: Vec::new(),
-        });
+        stages.push(Stage::waiting([after(
+            (rank + 1) % size,
+            2 * (size - 1),
+            0,
+        )]));
         Plan { stages }
     };
     if size == 1 {
@@ -254,11 +242,11 @@ fn ring_allgather(size: usize, bytes: usize) -> Vec<Plan> {
                 in_order: true,
             }],
         };
-        let mut stages = vec![stage(vec![own])];
+        let mut stages = vec![Stage::moving(vec![own])];
         for step in 1..size {
             let block = (rank + size - step) % size;
             let has_it = Some(after(before, step, 0));
-            stages.push(stage(vec![copy(
+            stages.push(Stage::moving(vec![copy(
                 before,
                 rank,
                 block * bytes,
@@ -267,10 +255,7 @@ fn ring_allgather(size: usize, bytes: usize) -> Vec<Plan> {
                 false,
             )]));
         }
-        stages.push(Stage {
-            after: vec![after((rank + 1) % size, size, 0)],
-            pieces: Vec::new(),
-        });
+        stages.push(Stage::waiting([after((rank + 1) % size, size, 0)]));
         Plan { stages }
     };
     (0..size).map(plan).collect()
@@ -400,7 +385,7 @@ fn xhc_reduction(tree: &Tree, call: &Call<'_>) -> Vec<Plan> {
     }
     let slices = &done[tree.top()];
     let plan = |rank: usize| {
-        let mut stages = vec![stage(pieces[rank].clone())];
+        let mut stages = vec![Stage::moving(pieces[rank].clone())];
         let mut copies = Vec::new();
         if let Some(parent) = tree.parent(rank, root).filter(|_| all) {
             if parent == root {
@@ -426,7 +411,7 @@ fn xhc_reduction(tree: &Tree, call: &Call<'_>) -> Vec<Plan> {
                 ));
             }
         }
-        stages.push(stage(copies));
+        stages.push(Stage::moving(copies));
         // Nobody returns before all have what they need.
         stages.extend(all_have_ended(tree, rank, |_| 2));
         Plan { stages }

@@ -39,14 +39,8 @@ pub(super) fn bcast(tree: &Tree, call: &Call<'_>, rank: usize) -> Plan {
         }],
     });
     let children = led(tree, rank, call.root).flat_map(|group| tree.children(group, call.root));
-    let first = Stage {
-        after: Vec::new(),
-        pieces: pieces.into_iter().collect(),
-    };
-    let last = Stage {
-        after: children.map(all_of).collect(),
-        pieces: Vec::new(),
-    };
+    let first = Stage::moving(pieces);
+    let last = Stage::waiting(children.map(all_of));
     Plan {
         stages: vec![first, last],
     }
@@ -103,18 +97,15 @@ fn with_root(tree: &Tree, call: &Call<'_>, rank: usize, at_once: usize, piece: P
 /// they fetch from the other members, so that it crosses between two members once.
 pub(super) fn allgather(tree: &Tree, call: &Call<'_>, rank: usize) -> Plan {
     let own = call.lengths.block(rank);
-    let mut stages = vec![Stage {
-        after: Vec::new(),
-        pieces: vec![Piece {
-            to: Span {
-                rank,
-                buffer: Buffer::Receive,
-                at: own.start,
-            },
-            bytes: own.len(),
-            from: vec![Held::own(own, rank, Buffer::Send, 0).source()],
-        }],
-    }];
+    let mut stages = vec![Stage::moving([Piece {
+        to: Span {
+            rank,
+            buffer: Buffer::Receive,
+            at: own.start,
+        },
+        bytes: own.len(),
+        from: vec![Held::own(own, rank, Buffer::Send, 0).source()],
+    }])];
     let blocks =
         (0..tree.size()).map(|rank| Held::own(call.lengths.block(rank), rank, Buffer::Send, 0));
     let mut held: Vec<Held> = blocks.filter(|it| !it.range.is_empty()).collect();
@@ -176,10 +167,7 @@ pub(super) fn allgather(tree: &Tree, call: &Call<'_>, rank: usize) -> Plan {
         }
         below.sort_unstable_by_key(|it| it.range.start);
         held = below;
-        stages.push(Stage {
-            after: Vec::new(),
-            pieces,
-        });
+        stages.push(Stage::moving(pieces));
     }
     // A rank reads from many, each of which would look at it.
     if !is_small {
@@ -187,10 +175,7 @@ pub(super) fn allgather(tree: &Tree, call: &Call<'_>, rank: usize) -> Plan {
             1 + tree.chain(rank).count()
         }));
     } else {
-        stages.push(Stage {
-            after: latest(readers),
-            pieces: Vec::new(),
-        });
+        stages.push(Stage::waiting(latest(readers)));
     }
     Plan { stages }
 }
@@ -217,10 +202,7 @@ pub(super) fn allgather_by_leaders(tree: &Tree, call: &Call<'_>, rank: usize) ->
         }],
     };
     let own = call.lengths.block(rank);
-    let mut stages = vec![Stage {
-        after: Vec::new(),
-        pieces: vec![copy(rank, Buffer::Send, 0, own, None)],
-    }];
+    let mut stages = vec![Stage::moving([copy(rank, Buffer::Send, 0, own, None)])];
     // The stages of a rank that gathers: its own block, and one for each group that it leads.
     let gathered = |rank| 1 + gathered_stages(tree, rank, root);
     let mut has = tree.ranks(Member::Rank(rank)).to_vec();
@@ -237,10 +219,7 @@ pub(super) fn allgather_by_leaders(tree: &Tree, call: &Call<'_>, rank: usize) ->
             }
         }
         has.clone_from(&tree.groups()[group].ranks);
-        stages.push(Stage {
-            after: Vec::new(),
-            pieces,
-        });
+        stages.push(Stage::moving(pieces));
     }
     let parent = tree.parent(rank, root);
     let pieces = parent.into_iter().flat_map(|parent| {
@@ -251,17 +230,11 @@ pub(super) fn allgather_by_leaders(tree: &Tree, call: &Call<'_>, rank: usize) ->
     });
     let pieces = pieces
         .map(|(parent, after, range)| copy(parent, Buffer::Receive, range.start, range, after));
-    stages.push(Stage {
-        after: Vec::new(),
-        pieces: pieces.collect(),
-    });
+    stages.push(Stage::moving(pieces));
     let children = led(tree, rank, root).flat_map(|group| tree.children(group, root));
     let fetched = children.map(|child| ended(child, gathered(child) + 1));
     let fetched = fetched.chain(parent.map(|parent| ended(parent, gathered(parent))));
-    stages.push(Stage {
-        after: fetched.collect(),
-        pieces: Vec::new(),
-    });
+    stages.push(Stage::waiting(fetched));
     Plan { stages }
 }
 
@@ -343,10 +316,7 @@ pub(super) fn alltoall(tree: &Tree, call: &Call<'_>, rank: usize) -> Plan {
             from: vec![from.source()],
         }
     });
-    let mut stages = vec![Stage {
-        after: Vec::new(),
-        pieces: pieces.collect(),
-    }];
+    let mut stages = vec![Stage::moving(pieces)];
     if size > MOST_MEMBERS {
         stages.extend(all_have_ended(tree, rank, |_| 1));
         return Plan { stages };
@@ -363,9 +333,6 @@ pub(super) fn alltoall(tree: &Tree, call: &Call<'_>, rank: usize) -> Plan {
             progress,
         }
     });
-    stages.push(Stage {
-        after: after.collect(),
-        pieces: Vec::new(),
-    });
+    stages.push(Stage::waiting(after));
     Plan { stages }
 }

@@ -215,10 +215,7 @@ impl<'a> Combined<'a> {
                 });
             }
         }
-        Stage {
-            after: Vec::new(),
-            pieces,
-        }
+        Stage::moving(pieces)
     }
 
     /// When others have combined what a rank holds before a group's stage.
@@ -336,13 +333,7 @@ impl<'a> Combined<'a> {
                 });
             }
         }
-        (
-            Stage {
-                after: Vec::new(),
-                pieces,
-            },
-            readers,
-        )
+        (Stage::moving(pieces), readers)
     }
 
     /// What a rank does until it has all of the result in a buffer, and when others have fetched
@@ -475,10 +466,7 @@ fn allreduce(segments: &[Combined<'_>], rank: usize) -> Plan {
     stages.sort_by_key(|(place, _)| *place);
     let mut stages: Vec<Stage> = stages.into_iter().map(|(_, stage)| stage).collect();
     // Who has read what this rank contributed is told by the result: it is made of it.
-    stages.push(Stage {
-        after: latest(all_readers),
-        pieces: Vec::new(),
-    });
+    stages.push(Stage::waiting(latest(all_readers)));
     Plan { stages }
 }
 
@@ -497,18 +485,15 @@ fn from_all(tree: &Tree, call: &Call<'_>, rank: usize, range: &Range<usize>) -> 
 fn reduce_by_owners(tree: &Tree, call: &Call<'_>, rank: usize) -> Plan {
     let whole = 0..call.lengths.total(1);
     let slice = share(&whole, tree.size(), rank, call.granule());
-    let combine = Stage {
-        after: Vec::new(),
-        pieces: vec![Piece {
-            to: Span {
-                rank: call.root,
-                buffer: Buffer::Receive,
-                at: slice.start,
-            },
-            bytes: slice.len(),
-            from: from_all(tree, call, rank, &slice),
-        }],
-    };
+    let combine = Stage::moving([Piece {
+        to: Span {
+            rank: call.root,
+            buffer: Buffer::Receive,
+            at: slice.start,
+        },
+        bytes: slice.len(),
+        from: from_all(tree, call, rank, &slice),
+    }]);
     let mut stages = vec![combine];
     stages.extend(all_have_ended(tree, rank, |_| 1));
     Plan { stages }
@@ -523,28 +508,22 @@ fn owners(tree: &Tree, call: &Call<'_>, rank: usize) -> Plan {
         buffer,
         at: 0,
     };
-    let combine = Stage {
-        after: Vec::new(),
-        pieces: vec![Piece {
-            to: span(Buffer::Scratch),
-            bytes: block.len(),
-            from: from_all(tree, call, rank, &block),
-        }],
-    };
+    let combine = Stage::moving([Piece {
+        to: span(Buffer::Scratch),
+        bytes: block.len(),
+        from: from_all(tree, call, rank, &block),
+    }]);
     let mut stages = vec![combine];
     stages.extend(all_have_ended(tree, rank, |_| 1));
-    stages.push(Stage {
-        after: Vec::new(),
-        pieces: vec![Piece {
-            to: span(Buffer::Receive),
-            bytes: block.len(),
-            from: vec![Source {
-                span: span(Buffer::Scratch),
-                after: Some(ended(rank, 1)),
-                in_order: false,
-            }],
+    stages.push(Stage::moving([Piece {
+        to: span(Buffer::Receive),
+        bytes: block.len(),
+        from: vec![Source {
+            span: span(Buffer::Scratch),
+            after: Some(ended(rank, 1)),
+            in_order: false,
         }],
-    });
+    }]));
     Plan { stages }
 }
 
@@ -571,20 +550,14 @@ fn reduce(combined: &Combined<'_>, rank: usize) -> Plan {
         bytes: held.range.len(),
         from: vec![held.source()],
     });
-    stages.push(Stage {
-        after: Vec::new(),
-        pieces: pieces.collect(),
-    });
+    stages.push(Stage::moving(pieces));
     if combined.workers == Workers::All {
         stages.extend(gathered(tree, rank, root, |rank| combined.depth(rank) + 1));
     }
     let readers = chain
         .iter()
         .flat_map(|group| combined.read_up(rank, *group));
-    stages.push(Stage {
-        after: latest(readers),
-        pieces: Vec::new(),
-    });
+    stages.push(Stage::waiting(latest(readers)));
     Plan { stages }
 }
 
@@ -658,11 +631,8 @@ fn reduce_scatter(combined: &Combined<'_>, rank: usize) -> Plan {
     }
     let fetching = readers.remove(&rank).unwrap_or_default().into_iter();
     let fetching = fetching.filter(|reader| *reader != rank);
-    stages.push(Stage {
-        after: fetching
-            .map(|reader| ended(reader, before(reader)))
-            .collect(),
-        pieces: Vec::new(),
-    });
+    stages.push(Stage::waiting(
+        fetching.map(|reader| ended(reader, before(reader))),
+    ));
     Plan { stages }
 }

@@ -56,24 +56,15 @@ fn chain(size: usize, call: &Call<'_>, rank: usize) -> Plan {
         bytes,
         from: before.into_iter().chain([own]).collect(),
     });
-    let mut stages = vec![Stage {
-        after: Vec::new(),
-        pieces: sum.into_iter().collect(),
-    }];
+    let mut stages = vec![Stage::moving(sum)];
     let results = before.filter(|_| exclusive).map(|before| Piece {
         to: span(rank, Buffer::Receive),
         bytes,
         from: vec![before],
     });
-    stages.push(Stage {
-        after: Vec::new(),
-        pieces: results.into_iter().collect(),
-    });
+    stages.push(Stage::moving(results));
     let next = (rank + 1 < size).then(|| ended(rank + 1, 2));
-    stages.push(Stage {
-        after: next.into_iter().collect(),
-        pieces: Vec::new(),
-    });
+    stages.push(Stage::waiting(next));
     Plan { stages }
 }
 
@@ -115,10 +106,7 @@ fn doubling(size: usize, call: &Call<'_>, rank: usize) -> Plan {
             bytes,
             from: vec![known(rank - (1 << step), step), known(rank, step)],
         };
-        stages.push(Stage {
-            after: Vec::new(),
-            pieces: vec![piece],
-        });
+        stages.push(Stage::moving([piece]));
     }
     let distances = (0..usize::BITS)
         .map(|step| 1usize << step)
@@ -148,9 +136,6 @@ fn doubling(size: usize, call: &Call<'_>, rank: usize) -> Plan {
         pieces: pieces.into_iter().collect(),
     });
     let next = (exclusive && rank + 1 < size).then(|| ended(rank + 1, steps(rank + 1) + 1));
-    stages.push(Stage {
-        after: next.into_iter().collect(),
-        pieces: Vec::new(),
-    });
+    stages.push(Stage::waiting(next));
     Plan { stages }
 }

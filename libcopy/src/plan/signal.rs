@@ -39,14 +39,9 @@ pub(super) fn gathered(
     let groups = led(tree, rank, root).map(|group| {
         let children = tree.children(group, root);
         let stages = |child| before(child) + gathered_stages(tree, child, root);
-        children.map(|child| ended(child, stages(child))).collect()
+        Stage::waiting(children.map(|child| ended(child, stages(child))))
     });
-    groups
-        .map(|after| Stage {
-            after,
-            pieces: Vec::new(),
-        })
-        .collect()
+    groups.collect()
 }
 
 /// Down the tree: a rank ends this stage after the root has. `before` says how many stages a rank
@@ -59,10 +54,7 @@ pub(super) fn released(
 ) -> Stage {
     let parent = tree.parent(rank, root);
     let after = parent.map(|parent| ended(parent, before(parent) + 1));
-    Stage {
-        after: after.into_iter().collect(),
-        pieces: Vec::new(),
-    }
+    Stage::waiting(after)
 }
 
 /// Behind stages of which `before` has the number: nobody goes on before all have ended these.

@@ -76,6 +76,22 @@ pub struct Stage {
 }
 
 impl Stage {
+    /// One that moves these pieces, as soon as the stage before has ended.
+    pub fn moving(pieces: impl IntoIterator<Item = Piece>) -> Stage {
+        Stage {
+            after: Vec::new(),
+            pieces: pieces.into_iter().collect(),
+        }
+    }
+
+    /// One that waits and moves nothing.
+    pub fn waiting(after: impl IntoIterator<Item = After>) -> Stage {
+        Stage {
+            after: after.into_iter().collect(),
+            pieces: Vec::new(),
+        }
+    }
+
     /// Bytes of its pieces.
     pub fn bytes(&self) -> usize {
         self.pieces.iter().map(|piece| piece.bytes).sum()
