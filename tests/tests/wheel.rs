@@ -16,9 +16,8 @@ use std::sync::OnceLock;
 use common::{ROOT, all_below, run, said, scratch, text};
 use serde_json::Value;
 
-/// What a wheel of a library and a tool may weigh. Compilers and paths of a machine make some tens
-/// of thousands of bytes of difference.
-const MOST_BYTES: u64 = 8_000_000;
+/// What a wheel of a library and a tool may weigh.
+const MOST_BYTES: u64 = 7_500_000;
 
 /// The glibc that its name promises.
 const GLIBC: [u32; 2] = [2, 17];
