@@ -75,6 +75,28 @@ fn all_operations_have_plans() {
     }
 }
 
+/// Where each rank waits for the one before, a scatter takes longer.
+#[test]
+fn ranks_take_turns() {
+    let seconds = |more: &[&str]| {
+        let scatter = [
+            "scatter",
+            "--machine",
+            "desktop",
+            "--bytes",
+            "64K",
+            "--json",
+        ];
+        let json: Value = serde_json::from_str(&said(&[&scatter, more].concat())).expect("JSON");
+        let ways = json["ways"].as_array().expect("a list").clone();
+        let taken = ways.into_iter().find(|way| way["taken"] == true);
+        taken.expect("a way")["simulated_us"]
+            .as_f64()
+            .expect("a time")
+    };
+    assert!(seconds(&["--at-once", "1"]) > 2.0 * seconds(&[]));
+}
+
 /// Real bytes, moved by threads.
 #[test]
 fn plans_run_on_this_machine() {

@@ -19,7 +19,8 @@ pub struct Machine {
     pub memory: u64,
     /// Kernel release.
     pub kernel: String,
-    /// What kind of virtual machine `scripts/vm` started, or nothing.
+    /// What kind of virtual machine `scripts/vm` started, or nothing; `simulated` for one that is not
+    /// there, whose memory and kernel are not known.
     pub guest: Option<String>,
 }
 
@@ -43,6 +44,7 @@ impl Machine {
             "tcg" => "TCG guest: ratios only".to_owned(),
             "icount" => "TCG guest: instructions, not times".to_owned(),
             "kvm" => "KVM guest".to_owned(),
+            "simulated" => "simulated".to_owned(),
             other => format!("{other} guest"),
         })
     }
@@ -50,15 +52,17 @@ impl Machine {
     /// One line that names the machine.
     pub fn line(&self) -> String {
         let mut line = format!(
-            "{}, {} core{}, {} NUMA node{}, {:.1} GiB, Linux {}",
+            "{}, {} core{}, {} NUMA node{}",
             self.processor,
             self.cores,
             if self.cores == 1 { "" } else { "s" },
             self.nodes,
             if self.nodes == 1 { "" } else { "s" },
-            self.memory as f64 / (1u64 << 30) as f64,
-            self.kernel
         );
+        if !self.kernel.is_empty() {
+            let gib = self.memory as f64 / (1u64 << 30) as f64;
+            line = format!("{line}, {gib:.1} GiB, Linux {}", self.kernel);
+        }
         if let Some(label) = self.label() {
             line = format!("{label}: {line}");
         }

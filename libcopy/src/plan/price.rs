@@ -33,14 +33,6 @@ struct Done {
 impl Done {
     /// When the rank has come so far; None if that is not known yet.
     fn at(&self, progress: Progress) -> Option<f64> {
-        if progress.stage < self.ended.len() && progress.bytes == 0 {
-            return Some(
-                progress
-                    .stage
-                    .checked_sub(1)
-                    .map_or(0.0, |stage| self.ended[stage]),
-            );
-        }
         if progress.bytes == 0 {
             let before = progress.stage.checked_sub(1);
             return before.map_or(Some(0.0), |stage| self.ended.get(stage).copied());

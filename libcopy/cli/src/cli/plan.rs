@@ -70,6 +70,10 @@ pub struct PlanArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     levels: Option<Vec<LevelName>>,
 
+    /// Ranks that move their blocks of a gather or a scatter at the same time, at most
+    #[arg(long, value_name = "N", default_value_t = usize::MAX, hide_default_value = true)]
+    at_once: usize,
+
     /// Whose stages are listed; the last one's if it is not given
     #[arg(long, value_name = "RANK")]
     rank: Option<usize>,
@@ -232,7 +236,10 @@ pub fn run(args: &PlanArgs) -> Result<()> {
             all.first().cloned()
         }
     };
-    let taken = taken.context("no way goes")?;
+    let mut taken = taken.context("no way goes")?;
+    for way in all.iter_mut().chain([&mut taken]) {
+        way.shape.at_once = args.at_once;
+    }
     let tried: Result<Vec<Tried>> = all
         .into_iter()
         .map(|way| {
