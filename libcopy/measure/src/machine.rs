@@ -19,8 +19,8 @@ pub struct Machine {
     pub memory: u64,
     /// Kernel release.
     pub kernel: String,
-    /// What kind of virtual machine `scripts/vm` started, or nothing; `simulated` for one that is not
-    /// there, whose memory and kernel are not known.
+    /// What kind of virtual machine `scripts/vm` started, or nothing; `simulated` for one that is
+    /// not there, whose memory and kernel are not known.
     pub guest: Option<String>,
 }
 

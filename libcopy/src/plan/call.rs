@@ -162,8 +162,8 @@ pub struct Call<'a> {
     pub lengths: Lengths<'a>,
     /// Whether values are combined in the order of ranks, as operations need that do not commute.
     /// Otherwise the tree may have groups of ranks that do not follow each other, and
-    /// [`Workers::Owners`] begin with their own value and go around the circle, so that not all read
-    /// from the same rank first. Either order depends on the call and the tree alone.
+    /// [`Workers::Owners`] begin with their own value and go around the circle, so that not all
+    /// read from the same rank first. Either order depends on the call and the tree alone.
     pub in_rank_order: bool,
     /// Bytes of an element: nothing is cut inside one. 1 where elements are not combined.
     pub element: usize,
