@@ -19,8 +19,8 @@ const EQUAL: f64 = 1e-10;
 /// A rate that would change by less stays as it is.
 const UNCHANGED: f64 = 1e-12;
 
-/// After so many rounds, whatever a chain of saturated resources connects is shared out. Otherwise
-/// a change that goes through a long chain would take a round for each resource.
+/// After this number of rounds, whatever a chain of saturated resources connects is shared out.
+/// Otherwise a change that goes through a long chain would take a round for each resource.
 const ROUNDS: u32 = 8;
 
 /// A sum from which so much was subtracted that this part is left is added up anew, as it would be
