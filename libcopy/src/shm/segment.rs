@@ -28,6 +28,7 @@ use nix::unistd::geteuid;
 
 use super::anonymous;
 use super::barrier::Barrier;
+use super::board::{Board, REQUESTS};
 use super::claims::Claims;
 use super::doorbell::Doorbell;
 use super::meeting::{self, Directory, Failed, Guest, Host, Reply};
@@ -56,6 +57,9 @@ pub(crate) const HEALTH_EVERY: Duration = Duration::from_millis(200);
 
 /// Bytes between two headers in a ring are padded to this; rings are multiples of it.
 pub(crate) const LINE: usize = 64;
+
+/// Bytes of a rank's room for each copy that it asks another one for.
+pub(crate) const ROOM: usize = 32 << 10;
 
 /// Words of a text that says why a rank could not join.
 const REASON_WORDS: usize = 48;
@@ -102,6 +106,9 @@ pub(crate) struct RankBlock {
     /// Distinguishes processes; ranks of one process cannot see each other's locks.
     pub(crate) process: AtomicU64,
     pub(crate) cpus: [AtomicU64; 16],
+    /// What of the machine the rank may run in, as rank 0 sees it
+    /// ([`crate::team::places`]).
+    pub(crate) place: AtomicU64,
     /// Where peers try to read our memory, and what they must find.
     pub(crate) probe_address: AtomicU64,
     pub(crate) probe_value: AtomicU64,
@@ -144,6 +151,8 @@ struct Plan {
     cast_heads: usize,
     cast_tails: usize,
     claims: usize,
+    boards: usize,
+    rooms: usize,
     pair_bytes: usize,
     cast_bytes: usize,
     total: usize,
@@ -165,6 +174,8 @@ impl Plan {
         let cast_heads = place(size * size_of::<Head>());
         let cast_tails = place(size * size * counter);
         let claims = place(size * size * counter);
+        let boards = place(size * size_of::<Board>());
+        let rooms = place(size * REQUESTS * ROOM);
         let pair_bytes = place(size * size * pair_ring);
         let cast_bytes = place(size * bcast_ring);
         Plan {
@@ -177,6 +188,8 @@ impl Plan {
             cast_heads,
             cast_tails,
             claims,
+            boards,
+            rooms,
             pair_bytes,
             cast_bytes,
             total: end,
@@ -619,6 +632,20 @@ impl Segment {
     pub(crate) fn claims(&self, root: usize, leaf: usize) -> &Claims<16> {
         let at = self.plan.claims + self.index(root, leaf) * size_of::<Counter>();
         self.entry(at, 0)
+    }
+
+    /// What a rank shows of the plan that it runs.
+    pub(crate) fn board(&self, rank: usize) -> &Board {
+        assert!(rank < self.plan.size);
+        self.entry(self.plan.boards, rank)
+    }
+
+    /// A rank's room for one of the copies that it asks for: [`ROOM`] bytes that peers may change.
+    pub(crate) fn room(&self, rank: usize, request: usize) -> *mut u8 {
+        assert!(rank < self.plan.size && request < REQUESTS);
+        let offset = self.plan.rooms + (rank * REQUESTS + request) * ROOM;
+        // SAFETY: the room is inside the mapping.
+        unsafe { self.mapping.base().add(offset) }
     }
 
     /// The ring from one rank to another; [`Self::pair_ring`] bytes that peers may change.

@@ -64,7 +64,7 @@ pub const TABLE: &[Layers] = &[
             < team/key
             < shm/sync
             < shm/claims shm/doorbell shm/ring shm/reports shm/turns shm/anonymous shm/meeting
-            < shm/barrier
+            < shm/barrier shm/board
             < shm/segment
             < shm/message_segment
             < shm/wait
