@@ -5,6 +5,7 @@
 use super::cooperative::{Direction, Rts};
 use super::division::{Division, own_part};
 use super::offloaded::{OffloadRts, Outcome, Piece};
+use super::planned;
 use crate::error::Result;
 use crate::memcpy;
 use crate::offload::guard::Kind;
@@ -56,6 +57,12 @@ pub(super) fn run(
         };
         // SAFETY: both buffers are ours until all have reported, and guarded afterwards.
         return unsafe { early(team, division, places, || keep_own(flow)) };
+    }
+    // Where parts have gaps, nobody knows where they are in another rank's memory.
+    let is_dense = !matches!(division, Division::Parts(_));
+    if let Some(kind) = planned::takes(team, decision).filter(|_| is_dense) {
+        // SAFETY: our part is borrowed, and is in its place of the buffer or elsewhere.
+        return unsafe { planned::allgather(team, mine, recv, division, kind) };
     }
     match decision.path {
         Path::Eager => {

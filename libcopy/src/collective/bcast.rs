@@ -5,6 +5,7 @@
 use super::cooperative::{Direction, LeafCopy, Rtr, Rts};
 use super::division::Division;
 use super::offloaded::OffloadRts;
+use super::planned;
 use crate::error::Result;
 use crate::op::{Call, Op};
 use crate::policy::Path;
@@ -32,6 +33,9 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
                 return team.finish_root(started);
             }
         }
+    }
+    if let Some(kind) = planned::takes(team, decision) {
+        return planned::bcast(team, bytes, call.root, kind);
     }
     match decision.path {
         Path::Eager => team.mailbox.send(Target::All, call, bytes),
@@ -106,6 +110,9 @@ pub(super) fn leaf(team: &mut Team, bytes: &mut [u8], root: usize) -> Result<()>
         let header = team.mailbox.expect(source, call, &[Step::Message])?;
         // SAFETY: the slice is as long as the call says, which `expect` compared.
         return unsafe { team.mailbox.receive(source, &header, bytes.as_mut_ptr()) };
+    }
+    if let Some(kind) = planned::takes(team, decision) {
+        return planned::bcast(team, bytes, root, kind);
     }
     // SAFETY: the slice is borrowed mutably until the end of this function, by which the root is
     // done with it; an error breaks the team.

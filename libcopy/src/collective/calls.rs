@@ -9,10 +9,10 @@ use bytemuck::{
 
 use super::alltoall::Side;
 use super::division::{Division, Parts, Scaled, in_bytes, own_part, slices};
-use super::{allgather, alltoall, bcast, gather, reduce, scatter};
+use super::{allgather, alltoall, bcast, gather, planned, reduce, scatter};
 use crate::error::{Error, Result, Value};
 use crate::offload;
-use crate::op::{Call, Op};
+use crate::op::{Call, Op, UNSAID};
 use crate::p2p::buffer::{Elements, RecvBuffer, SendBuffer};
 use crate::scratch::zeros;
 use crate::team::Team;
@@ -29,7 +29,10 @@ impl Team {
         }
         let result = self
             .begin(Call::new(Op::Barrier, 0, 0))
-            .and_then(|()| self.mailbox.barrier());
+            .and_then(|()| match planned::barrier(self) {
+                Some(result) => result,
+                None => self.mailbox.barrier(),
+            });
         self.settle(result)
     }
 
@@ -39,18 +42,19 @@ impl Team {
         self.settle(settled)
     }
 
-    /// Runs an operation between checks of the root before it and of the team after it. The root
+    /// Runs an operation between checks of the root before it and of the team after it. The length
+    /// is said where it is the same on all ranks, who compare it while they wait. The root
     /// comes first, so that a rank that has called with a wrong one hears of that, whether others
     /// with it have broken the team already or not.
     fn collective(
         &mut self,
-        op: Op,
-        root: usize,
+        (op, root, len): (Op, usize, usize),
         run: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
         let size = self.size();
         let result = if root < size {
-            self.begin(Call::new(op, root, 0)).and_then(|()| run(self))
+            let call = Call::new(op, root, len);
+            self.begin(call).and_then(|()| run(self))
         } else {
             Err(Error::argument("root", root, ..size))
         };
@@ -68,7 +72,7 @@ impl Team {
     pub fn bcast<T: Pod>(&mut self, data: &mut [T], root: usize) -> Result<()> {
         let bytes: &mut [u8] = cast_slice_mut(data);
         self.ready([bytes, &[]])?;
-        self.collective(Op::Bcast, root, |team| {
+        self.collective((Op::Bcast, root, bytes.len()), |team| {
             if team.rank() == root {
                 bcast::root(team, bytes)
             } else {
@@ -93,7 +97,7 @@ impl Team {
     ) -> Result<()> {
         let (send, recv): (&[u8], Option<&mut [u8]>) = (cast_slice(send), recv.map(cast_slice_mut));
         self.ready([send, recv.as_deref().unwrap_or_default()])?;
-        self.collective(Op::Gather, root, |team| {
+        self.collective((Op::Gather, root, UNSAID), |team| {
             if !at_root(team, root, recv.is_some(), "receive buffer")? {
                 return gather::leaf(team, send, root);
             }
@@ -113,7 +117,7 @@ impl Team {
     pub fn gather_in_place<T: Pod>(&mut self, data: &mut [T], root: usize) -> Result<()> {
         let bytes: &mut [u8] = cast_slice_mut(data);
         self.ready([bytes, &[]])?;
-        self.collective(Op::Gather, root, |team| {
+        self.collective((Op::Gather, root, UNSAID), |team| {
             if team.rank() != root {
                 return gather::leaf(team, bytes, root);
             }
@@ -142,7 +146,7 @@ impl Team {
             .map(|((recv, _), scaled)| (cast_slice_mut(recv), scaled.parts()));
         let into = recv.as_ref().map_or(&[][..], |(recv, _)| recv);
         self.ready([send, into])?;
-        self.collective(Op::Gather, root, |team| {
+        self.collective((Op::Gather, root, UNSAID), |team| {
             at_root(team, root, recv.is_some(), "receive buffer")?;
             let Some((recv, parts)) = recv else {
                 return gather::leaf(team, send, root);
@@ -168,7 +172,7 @@ impl Team {
         let scaled = parts.map(|parts| parts.scaled::<T>()).transpose()?;
         let parts = scaled.as_ref().map(Scaled::parts);
         self.ready([bytes, &[]])?;
-        self.collective(Op::Gather, root, |team| {
+        self.collective((Op::Gather, root, UNSAID), |team| {
             at_root(team, root, parts.is_some(), "list of parts")?;
             let Some(parts) = parts else {
                 return gather::leaf(team, bytes, root);
@@ -193,7 +197,7 @@ impl Team {
     ) -> Result<()> {
         let (send, recv): (Option<&[u8]>, &mut [u8]) = (send.map(cast_slice), cast_slice_mut(recv));
         self.ready([send.unwrap_or_default(), recv])?;
-        self.collective(Op::Scatter, root, |team| {
+        self.collective((Op::Scatter, root, UNSAID), |team| {
             at_root(team, root, send.is_some(), "send buffer")?;
             let Some(send) = send else {
                 return scatter::leaf(team, recv, root);
@@ -213,7 +217,7 @@ impl Team {
     pub fn scatter_in_place<T: Pod>(&mut self, data: &mut [T], root: usize) -> Result<()> {
         let bytes: &mut [u8] = cast_slice_mut(data);
         self.ready([bytes, &[]])?;
-        self.collective(Op::Scatter, root, |team| {
+        self.collective((Op::Scatter, root, UNSAID), |team| {
             if team.rank() != root {
                 return scatter::leaf(team, bytes, root);
             }
@@ -239,7 +243,7 @@ impl Team {
             .map(|((send, _), scaled)| (cast_slice(send), scaled.parts()));
         let recv: &mut [u8] = cast_slice_mut(recv);
         self.ready([send.map_or(&[][..], |(send, _)| send), recv])?;
-        self.collective(Op::Scatter, root, |team| {
+        self.collective((Op::Scatter, root, UNSAID), |team| {
             at_root(team, root, send.is_some(), "send buffer")?;
             let Some((send, parts)) = send else {
                 return scatter::leaf(team, recv, root);
@@ -264,7 +268,7 @@ impl Team {
         let scaled = parts.map(|parts| parts.scaled::<T>()).transpose()?;
         let parts = scaled.as_ref().map(Scaled::parts);
         self.ready([bytes, &[]])?;
-        self.collective(Op::Scatter, root, |team| {
+        self.collective((Op::Scatter, root, UNSAID), |team| {
             at_root(team, root, parts.is_some(), "list of parts")?;
             let Some(parts) = parts else {
                 return scatter::leaf(team, bytes, root);
@@ -283,7 +287,7 @@ impl Team {
     pub fn allgather<T: Pod>(&mut self, send: &[T], recv: &mut [T]) -> Result<()> {
         let (send, recv): (&[u8], &mut [u8]) = (cast_slice(send), cast_slice_mut(recv));
         self.ready([send, recv])?;
-        self.collective(Op::Allgather, 0, |team| {
+        self.collective((Op::Allgather, 0, recv.len()), |team| {
             let division = Division::equal(recv.len(), team.size(), "buffer of an allgather")?;
             allgather::run(team, Some(send), recv, division)
         })
@@ -297,7 +301,7 @@ impl Team {
     pub fn allgather_in_place<T: Pod>(&mut self, recv: &mut [T]) -> Result<()> {
         let recv: &mut [u8] = cast_slice_mut(recv);
         self.ready([recv, &[]])?;
-        self.collective(Op::Allgather, 0, |team| {
+        self.collective((Op::Allgather, 0, recv.len()), |team| {
             let division = Division::equal(recv.len(), team.size(), "buffer of an allgather")?;
             allgather::run(team, None, recv, division)
         })
@@ -319,7 +323,7 @@ impl Team {
         let scaled = parts.scaled::<T>()?;
         let parts = scaled.parts();
         self.ready([send, recv])?;
-        self.collective(Op::Allgather, 0, |team| {
+        self.collective((Op::Allgather, 0, UNSAID), |team| {
             let division = Division::parts(parts, recv.len(), team.size(), true)?;
             allgather::run(team, Some(send), recv, division)
         })
@@ -335,7 +339,7 @@ impl Team {
         let scaled = parts.scaled::<T>()?;
         let parts = scaled.parts();
         self.ready([recv, &[]])?;
-        self.collective(Op::Allgather, 0, |team| {
+        self.collective((Op::Allgather, 0, UNSAID), |team| {
             let division = Division::parts(parts, recv.len(), team.size(), true)?;
             allgather::run(team, None, recv, division)
         })
@@ -351,7 +355,7 @@ impl Team {
     pub fn alltoall<T: Pod>(&mut self, send: &[T], recv: &mut [T]) -> Result<()> {
         let (send, recv): (&[u8], &mut [u8]) = (cast_slice(send), cast_slice_mut(recv));
         self.ready([send, recv])?;
-        self.collective(Op::Alltoall, 0, |team| {
+        self.collective((Op::Alltoall, 0, UNSAID), |team| {
             let outgoing = Division::equal(send.len(), team.size(), "buffer of an alltoall")?;
             let incoming = Division::equal(recv.len(), team.size(), "buffer of an alltoall")?;
             // SAFETY: both are borrowed, and the divisions are of these lengths.
@@ -375,7 +379,7 @@ impl Team {
         let (outgoing, incoming) = (outgoing.scaled::<T>()?, incoming.scaled::<T>()?);
         let (outgoing, incoming) = (outgoing.parts(), incoming.parts());
         self.ready([send, recv])?;
-        self.collective(Op::Alltoall, 0, |team| {
+        self.collective((Op::Alltoall, 0, UNSAID), |team| {
             let outgoing = Division::parts(outgoing, send.len(), team.size(), false)?;
             let incoming = Division::parts(incoming, recv.len(), team.size(), true)?;
             // SAFETY: both are borrowed, and the divisions are of these lengths.
@@ -404,7 +408,7 @@ impl Team {
             offload::settle(start, len)
         });
         self.settle(settled)?;
-        self.collective(Op::Alltoall, 0, |team| {
+        self.collective((Op::Alltoall, 0, UNSAID), |team| {
             for (what, given) in [
                 ("number of elements that are sent", outgoing.len()),
                 ("number of elements that are received", incoming.len()),
@@ -491,7 +495,7 @@ impl Team {
             send.unwrap_or_default(),
             recv.as_deref().unwrap_or_default(),
         ])?;
-        self.collective(Op::Reduce, root, |team| {
+        self.collective((Op::Reduce, root, UNSAID), |team| {
             let (rank, size) = (team.rank(), team.size());
             at_root(team, root, recv.is_some(), "receive buffer")?;
             let Some(recv) = recv else {
@@ -517,7 +521,7 @@ impl Team {
             let from = same_length(send, recv)?;
             reduce::whole_elements(recv.len(), element)?;
             let (counts, offsets) = slices(recv.len(), element, size);
-            let division = Division::Parts(Parts {
+            let division = Division::Slices(Parts {
                 counts: &counts,
                 offsets: &offsets,
             });
@@ -545,11 +549,11 @@ impl Team {
         mut combine: impl FnMut(&[u8], &mut [u8]),
     ) -> Result<()> {
         self.ready([send.unwrap_or_default(), recv])?;
-        self.collective(Op::Allreduce, 0, |team| {
+        self.collective((Op::Allreduce, 0, recv.len()), |team| {
             let from = same_length(send, recv)?;
             reduce::whole_elements(recv.len(), element)?;
             let (counts, offsets) = slices(recv.len(), element, team.size());
-            let division = Division::Parts(Parts {
+            let division = Division::Slices(Parts {
                 counts: &counts,
                 offsets: &offsets,
             });
@@ -578,7 +582,7 @@ impl Team {
         mut combine: impl FnMut(&[u8], &mut [u8]),
     ) -> Result<()> {
         self.ready([send, recv])?;
-        self.collective(Op::ReduceScatter, 0, |team| {
+        self.collective((Op::ReduceScatter, 0, UNSAID), |team| {
             reduce::whole_elements(send.len(), element)?;
             for &count in counts {
                 reduce::whole_elements(count, element)?;

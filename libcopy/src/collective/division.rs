@@ -59,6 +59,8 @@ pub(super) fn in_bytes<T>(elements: &[usize]) -> Result<Cow<'_, [usize]>> {
 pub(super) enum Division<'a> {
     Equal(usize),
     Parts(Parts<'a>),
+    /// Parts that follow each other without gaps, the same on all ranks.
+    Slices(Parts<'a>),
 }
 
 impl<'a> Division<'a> {
@@ -119,7 +121,9 @@ impl<'a> Division<'a> {
     pub(super) fn part(&self, rank: usize) -> (usize, usize) {
         match self {
             Division::Equal(len) => (rank * len, *len),
-            Division::Parts(parts) => (parts.offsets[rank], parts.counts[rank]),
+            Division::Parts(parts) | Division::Slices(parts) => {
+                (parts.offsets[rank], parts.counts[rank])
+            }
         }
     }
 }

@@ -21,6 +21,7 @@ mod gather;
 #[doc(hidden)]
 pub mod nonblocking;
 mod offloaded;
+mod planned;
 mod reduce;
 mod scatter;
 

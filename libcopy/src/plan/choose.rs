@@ -140,6 +140,28 @@ pub fn best(machine: &Object, places: &[usize], call: &Call<'_>, costs: Costs) -
     alike.min_by_key(|way| way.chunk).cloned()
 }
 
+/// [`best`] for a rank that cannot wait long for it. An allgather's pieces are too many to be
+/// priced for each way: it takes all levels of the machine, which is never far from the best
+/// (`libcopy/model/tests/scale.rs` compares them).
+pub fn quick(machine: &Object, places: &[usize], call: &Call<'_>, costs: Costs) -> Option<Way> {
+    if call.operation != Operation::Allgather {
+        return best(machine, places, call, costs);
+    }
+    let levels = vec![Level::Package, Level::Node, Level::Cache];
+    let shape = Shape {
+        workers: Workers::All,
+        prefix: Prefix::Doubling,
+        at_once: usize::MAX,
+    };
+    let chunks = chunks(call, places.len(), shape.workers);
+    Some(Way {
+        tree: Tree::new(machine, places, &levels, MOST_MEMBERS),
+        levels,
+        shape,
+        chunk: chunks[chunks.len() / 2],
+    })
+}
+
 /// Bytes of a rank's longest buffer.
 pub fn buffer(call: &Call<'_>, ranks: usize) -> usize {
     use Operation::{Allgather, Alltoall, ReduceScatter};

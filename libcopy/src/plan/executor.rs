@@ -81,6 +81,21 @@ impl<'a> Execution<'a> {
         self.progress.stage == self.plan.stages.len()
     }
 
+    /// A rank without which the next poll can do nothing; None if it can do something.
+    pub fn missing<T: Transport>(&self, transport: &T) -> Option<usize> {
+        let stage = self.plan.stages.get(self.progress.stage)?;
+        if !self.is_open {
+            let mut absent = stage.after.iter().filter(|it| !transport.has_come(it));
+            return absent.next().map(|after| after.rank);
+        }
+        let piece = stage.pieces.get(self.piece).filter(|_| self.chunk > 0)?;
+        let end = self.start + self.chunk;
+        let mut sources = piece.from.iter();
+        let absent = sources.find(|it| !is_there(transport, it, end, piece.bytes));
+        let absent = absent.map(|it| it.after.map_or(it.span.rank, |after| after.rank));
+        absent.or_else(|| (!transport.has_begun(piece.to.rank)).then_some(piece.to.rank))
+    }
+
     /// Does the next thing, if it can be done: moves a chunk, or begins the next stage.
     ///
     /// # Errors
@@ -91,7 +106,7 @@ impl<'a> Execution<'a> {
             return Ok(Step::Ended);
         };
         if !self.is_open {
-            if !stage.after.iter().all(|after| transport.has_come(after)) {
+            if self.missing(transport).is_some() {
                 return Ok(Step::Waits);
             }
             self.is_open = true;
@@ -108,11 +123,10 @@ impl<'a> Execution<'a> {
             let rest = piece.bytes - self.start;
             self.chunk = transport.chunk(piece, self.start).clamp(1, rest);
         }
-        let end = self.start + self.chunk;
-        let is_there = |source: &Source| is_there(transport, source, end, piece.bytes);
-        if !piece.from.iter().all(is_there) || !transport.has_begun(piece.to.rank) {
+        if self.missing(transport).is_some() {
             return Ok(Step::Waits);
         }
+        let end = self.start + self.chunk;
         transport.transfer(piece, self.start, self.chunk)?;
         self.start = end;
         self.progress.bytes += self.chunk;

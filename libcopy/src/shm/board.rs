@@ -6,8 +6,8 @@
 //! writes the [`CallLine`] when it begins a call: what it calls, and how the others reach its
 //! buffers. While it goes on it writes the [`ProgressLine`], which is never reset: it counts on from
 //! call to call. Who waits for a rank and is about to sleep notes that among the [`Watchers`] of
-//! that rank, and is woken by its next progress. A [`CopyRequest`] has another rank do a copy with
-//! its own memory, where no transport reaches that.
+//! that rank, and is woken by its next progress. A [`CopyRequest`] has another rank copy from its
+//! own memory, where no transport reaches that.
 
 use super::sync::{AtomicU64, Ordering, fence};
 
@@ -187,22 +187,17 @@ mod state {
     pub(super) const DONE: u64 = 2;
 }
 
-/// Copies between a rank's room and another rank's memory, which that rank does.
+/// A copy from a rank's memory to another one's room, which the owner of the memory does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Copy {
-    /// The rank that does it, and in which call.
+    /// Whose memory, and in which call.
     pub(crate) owner: usize,
     pub(crate) sequence: u64,
     /// Where in its memory.
     pub(crate) buffer: usize,
     pub(crate) at: u64,
     pub(crate) len: u64,
-    /// Whether its memory is written to.
-    pub(crate) is_write: bool,
 }
-
-/// Bits of the buffer in a request's word.
-const BUFFER: u32 = 8;
 
 /// A copy that a rank has another one do.
 #[cfg_attr(not(loom), repr(C, align(64)))]
@@ -210,7 +205,6 @@ pub(crate) struct CopyRequest {
     state: AtomicU64,
     owner: AtomicU64,
     sequence: AtomicU64,
-    /// The buffer, and above it whether it is written to.
     buffer: AtomicU64,
     at: AtomicU64,
     len: AtomicU64,
@@ -232,10 +226,9 @@ impl CopyRequest {
 
     /// Asks for a copy. The one before is done.
     pub(crate) fn ask(&self, copy: Copy) {
-        let buffer = copy.buffer as u64 | u64::from(copy.is_write) << BUFFER;
         self.owner.store(copy.owner as u64, Ordering::Relaxed);
         self.sequence.store(copy.sequence, Ordering::Relaxed);
-        self.buffer.store(buffer, Ordering::Relaxed);
+        self.buffer.store(copy.buffer as u64, Ordering::Relaxed);
         self.at.store(copy.at, Ordering::Relaxed);
         self.len.store(copy.len, Ordering::Relaxed);
         self.state.store(state::ASKED, Ordering::Release);
@@ -246,14 +239,12 @@ impl CopyRequest {
         if self.state.load(Ordering::Acquire) != state::ASKED {
             return None;
         }
-        let buffer = self.buffer.load(Ordering::Relaxed);
         let copy = Copy {
             owner: self.owner.load(Ordering::Relaxed) as usize,
             sequence: self.sequence.load(Ordering::Relaxed),
-            buffer: (buffer & ((1 << BUFFER) - 1)) as usize,
+            buffer: self.buffer.load(Ordering::Relaxed) as usize,
             at: self.at.load(Ordering::Relaxed),
             len: self.len.load(Ordering::Relaxed),
-            is_write: buffer >> BUFFER != 0,
         };
         ((copy.owner, copy.sequence) == (owner, sequence)).then_some(copy)
     }
@@ -345,7 +336,6 @@ mod tests {
             buffer: 2,
             at: 1 << 40,
             len: 4096,
-            is_write: true,
         };
         assert_eq!(request.asked(3, 9), None);
         request.ask(copy);
@@ -455,7 +445,6 @@ mod loom_tests {
                     buffer: 0,
                     at,
                     len: 1,
-                    is_write: false,
                 });
                 asked_by.add(1);
                 while !request.is_done() {

@@ -170,8 +170,7 @@ impl Waiter {
         let words = [0, 1].map(|i: usize| record.words[i].load(Ordering::Acquire));
         let theirs = Call::from_words(words);
         // The lengths may differ rightly: each rank has its own part.
-        let same = theirs.op == mine.op && theirs.root == mine.root;
-        if same || record.sequence.load(Ordering::Relaxed) != sequence {
+        if theirs == mine || record.sequence.load(Ordering::Relaxed) != sequence {
             return Ok(());
         }
         // A rank that was told of a death may have gone on to another call; that is not the reason.
@@ -184,6 +183,17 @@ impl Waiter {
     pub(crate) fn wait<T>(
         &self,
         from: impl Fn(usize) -> bool,
+        ready: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<T> {
+        self.wait_noted(from, || (), ready)
+    }
+
+    /// [`Waiter::wait`] for ranks that ring only for those who have said that they sleep: `note`
+    /// says so, before each sleep.
+    pub(crate) fn wait_noted<T>(
+        &self,
+        from: impl Fn(usize) -> bool,
+        note: impl Fn(),
         mut ready: impl FnMut() -> Result<Option<T>>,
     ) -> Result<T> {
         if let Some(result) = ready()? {
@@ -218,6 +228,7 @@ impl Waiter {
         let mut ready = || ready().transpose();
         let bell = &self.segment.block(self.rank).bell;
         loop {
+            note();
             if let Some(result) = bell.park(self.nap(start.elapsed()), &mut ready) {
                 return result;
             }

@@ -12,7 +12,7 @@ use nix::errno::Errno;
 
 use super::decision::Decision;
 use super::key::TeamKey;
-use super::probe;
+use super::{places, probe};
 use super::resumption::Resumption;
 use super::usage::Usage;
 use crate::config;
@@ -22,6 +22,7 @@ use crate::offload::{self, Offload};
 use crate::op::{Call, Op};
 use crate::p2p::messenger::{Means, Messenger};
 use crate::p2p::registration::Registration;
+use crate::plan::{Call as PlanCall, Groups, Planned, Planner};
 use crate::policy::{Async, Oversubscription, POLICY_WORDS, Path, Policy};
 use crate::shm::mailbox::{Mailbox, Source, Step, Target};
 use crate::shm::meeting::{Failed, Host};
@@ -86,6 +87,8 @@ pub struct Team {
     oversubscription: Oversubscription,
     reports: Vec<TransportReport>,
     last_look: Instant,
+    /// What makes our plans, once there are any.
+    planner: Option<Planner>,
     /// Memory for bytes on their way, kept because pages that were touched before cost less.
     scratch: Vec<u128>,
 }
@@ -153,8 +156,13 @@ impl Team {
             oversubscription,
             reports: Vec::new(),
             last_look: started,
+            planner: None,
             scratch: Vec::new(),
         };
+        if rank == 0 && team.groups() == Groups::Machine {
+            places::publish(&team.segment, size);
+        }
+        // Its barriers let no rank go on before.
         let probed = team.probe_transports();
         team.settle(probed)?;
         if let Some(kind) = team.policy.transport {
@@ -492,6 +500,39 @@ impl Team {
             Path::Eager if !fits => Path::Via(forced.unwrap_or(TransportKind::Shm)),
             path => path,
         }
+    }
+
+    /// Which ranks become groups in plans.
+    fn groups(&self) -> Groups {
+        if self.size() > 2 && !self.is_oversubscribed() {
+            Groups::Machine
+        } else {
+            Groups::One
+        }
+    }
+
+    /// What we do in a call.
+    pub(crate) fn plan(&mut self, call: &PlanCall<'_>) -> Arc<Planned> {
+        let (rank, size, groups) = (self.rank(), self.size(), self.groups());
+        let segment = &self.segment;
+        let planner = self
+            .planner
+            .get_or_insert_with(|| Planner::new(places::read(segment, size), rank, groups));
+        planner.plan(call)
+    }
+
+    /// Makes groups of at most `most` ranks in their order from now on, whatever the machine is.
+    /// All ranks call it with the same number, at the same place of their program.
+    #[doc(hidden)]
+    pub fn set_groups(&mut self, most: usize) {
+        let places = places::read(&self.segment, self.size());
+        let groups = Groups::InOrder(most);
+        self.planner = Some(Planner::new(places, self.rank(), groups));
+    }
+
+    /// The shared memory.
+    pub(crate) fn segment(&self) -> &Segment {
+        &self.segment
     }
 
     /// The domain of the team, if it uses the module.

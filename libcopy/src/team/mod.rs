@@ -6,6 +6,7 @@ mod decision;
 pub(crate) mod key;
 pub mod launch;
 mod membership;
+mod places;
 mod probe;
 mod resumption;
 mod usage;

@@ -76,10 +76,14 @@ pub struct Object {
 impl Object {
     /// Reads the machine whose sysfs is below `root`, of which these processors are online.
     pub(super) fn read_below(root: &Path, online: &Cpus) -> Object {
-        let mut sets = sets(root, online);
+        Object::of_sets(online.clone(), sets(root, online))
+    }
+
+    /// A machine with these processors, in which these sets of them have something in common.
+    pub fn of_sets(all: Cpus, mut sets: Vec<(Name, Cpus)>) -> Object {
         // Those that hold others come first; of equal ones the wider level.
         sets.sort_by_cached_key(|(name, cpus)| (usize::MAX - cpus.len(), *name));
-        let mut machine = Object::new(Level::Machine, 0, online.clone());
+        let mut machine = Object::new(Level::Machine, 0, all);
         for (name, cpus) in sets {
             machine.put(name, cpus);
         }

@@ -49,6 +49,7 @@ pub const TABLE: &[Layers] = &[
             < plan/combine plan/blocks plan/scan plan/check plan/price
             < plan/plans
             < plan/choose
+            < plan/planner
             < plan
             < policy/executor policy/bands policy/oversubscription policy/backoff policy/governor
             < policy/thresholds policy/monitor
@@ -86,7 +87,7 @@ pub const TABLE: &[Layers] = &[
             < p2p/outgoing
             < p2p/incoming
             < p2p/messenger
-            < team/decision team/launch team/probe team/resumption team/usage
+            < team/decision team/launch team/places team/probe team/resumption team/usage
             < team/membership
             < team
             < collective/division
@@ -94,7 +95,7 @@ pub const TABLE: &[Layers] = &[
             < collective/nonblocking/engine collective/nonblocking/table
             < collective/nonblocking/operation
             < collective/nonblocking
-            < collective/cooperative
+            < collective/cooperative collective/planned
             < collective/offloaded
             < collective/allgather collective/alltoall collective/bcast collective/gather collective/reduce
               collective/scatter

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! A rank's plans: made when a call comes for the first time, and kept for the next one.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use super::call::{Call, Lengths, Operation, Prefix, Shape, Workers};
+use super::choose::{self, Way};
+use super::costs::Costs;
+use super::plans::Plans;
+use super::stage::Plan;
+use super::tree::{Member, Tree};
+use crate::lru::Lru;
+use crate::topology::Object;
+
+/// Which ranks become groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Groups {
+    /// All ranks are one group, and move whole buffers at a time: where ranks outnumber processors,
+    /// as each level and each chunk is a context switch.
+    One,
+    /// Those of the way that takes least on the machine.
+    Machine,
+    /// At most so many in the order of ranks: for tests and comparisons.
+    InOrder(usize),
+}
+
+/// What a rank does in a call.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// Its plan.
+    pub plan: Plan,
+    /// Bytes that it moves before it tells the others.
+    pub chunk: usize,
+    /// Whether others of its groups follow it. The memory of one that nobody follows need not be
+    /// reached in a broadcast.
+    pub leads: bool,
+    /// Levels of groups.
+    pub depth: usize,
+}
+
+/// Calls that have the same plan.
+#[derive(Debug, PartialEq, Eq)]
+struct Key {
+    operation: Operation,
+    root: usize,
+    /// Of all blocks, or where each starts.
+    bytes: usize,
+    starts: Vec<usize>,
+}
+
+/// Plans that are kept.
+const KEPT: usize = 16;
+
+/// Bytes that a rank moves at a time where groups are not those of the machine.
+const CHUNK: usize = 64 << 10;
+
+/// Makes the plans of one rank.
+#[derive(Debug)]
+pub struct Planner {
+    machine: Object,
+    places: Vec<usize>,
+    rank: usize,
+    groups: Groups,
+    /// For each operation and logarithm of bytes.
+    ways: HashMap<(Operation, u32), Way>,
+    kept: Lru<(Key, Arc<Planned>)>,
+}
+
+impl Planner {
+    /// One for a rank of those that are at these places of a machine ([`Object::all`]).
+    pub fn new((machine, places): (Object, Vec<usize>), rank: usize, groups: Groups) -> Planner {
+        Planner {
+            machine,
+            places,
+            rank,
+            groups,
+            ways: HashMap::new(),
+            kept: Lru::default(),
+        }
+    }
+
+    /// What the rank does in a call.
+    pub fn plan(&mut self, call: &Call<'_>) -> Arc<Planned> {
+        let key = Key {
+            operation: call.operation,
+            root: call.root,
+            bytes: call.lengths.block(0).len(),
+            starts: match call.lengths {
+                Lengths::Same(_) => Vec::new(),
+                Lengths::Starts(starts) => starts.to_vec(),
+            },
+        };
+        if let Some((_, planned)) = self.kept.find(|(its, _)| *its == key) {
+            return planned.clone();
+        }
+        let way = self.way(call);
+        let plans = Plans::new(&way.tree, call, way.shape);
+        let mut followed = way.tree.chain(self.rank);
+        let planned = Arc::new(Planned {
+            plan: plans.rank(self.rank),
+            chunk: way.chunk,
+            leads: followed
+                .any(|group| way.tree.leader(Member::Group(group), call.root) == self.rank),
+            depth: way.tree.depth(),
+        });
+        if self.kept.len() >= KEPT {
+            self.kept.take_oldest();
+        }
+        self.kept.push((key, planned.clone()));
+        planned
+    }
+
+    /// The way of a call: the same for all lengths with the same logarithm, and for all roots, as
+    /// what is cheap does not depend on either.
+    fn way(&mut self, call: &Call<'_>) -> Way {
+        let size = self.places.len();
+        let block = call.lengths.total(size) / size;
+        let block = match call.lengths {
+            Lengths::Same(bytes) => bytes,
+            Lengths::Starts(_) => block,
+        };
+        let block = block.max(1).next_power_of_two();
+        let shape = Shape {
+            workers: Workers::All,
+            prefix: Prefix::Doubling,
+            at_once: usize::MAX,
+        };
+        let in_order = |most, chunk| Way {
+            levels: Vec::new(),
+            tree: Tree::in_rank_order(size, most),
+            shape,
+            chunk,
+        };
+        match self.groups {
+            Groups::One => in_order(size, usize::MAX),
+            Groups::InOrder(most) => in_order(most, CHUNK),
+            Groups::Machine => {
+                let key = (call.operation, block.trailing_zeros());
+                let known = self.ways.get(&key).cloned();
+                known.unwrap_or_else(|| {
+                    let alike = Call {
+                        root: 0,
+                        lengths: Lengths::Same(block),
+                        ..*call
+                    };
+                    let way = choose::quick(&self.machine, &self.places, &alike, Costs::BUILT_IN);
+                    let way = way.unwrap_or_else(|| in_order(size, usize::MAX));
+                    self.ways.insert(key, way.clone());
+                    way
+                })
+            }
+        }
+    }
+}
