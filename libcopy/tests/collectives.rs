@@ -67,6 +67,7 @@ fn a_rank() {
         "root" => wrong_root(&mut Team::from_env().unwrap(), words.next().unwrap()),
         "order" => order(&mut Team::from_env().unwrap()),
         "typed" => typed(&mut Team::from_env().unwrap()),
+        "hidden" => hidden(&mut Team::from_env().unwrap()),
         other => panic!("no script {other}"),
     }
 }
@@ -132,7 +133,17 @@ impl Skewed {
     }
 }
 
+/// Most ranks of a group, where plans are to have groups.
+const GROUPS: &str = "LIBCOPY_TEST_GROUPS";
+
+fn set_groups(team: &mut Team) {
+    if let Ok(most) = std::env::var(GROUPS) {
+        team.set_groups(most.parse().unwrap());
+    }
+}
+
 fn cases<'a>(team: &mut Team, words: impl Iterator<Item = &'a str>) {
+    set_groups(team);
     let list: Vec<Case> = words
         .map(|word| {
             let n: Vec<u64> = word.split(',').map(|n| n.parse().unwrap()).collect();
@@ -697,6 +708,7 @@ proptest! {
         size in 1..9usize,
         list in prop::collection::vec(case(), 1..24),
         tight in any::<bool>(),
+        groups in 1..9usize,
     ) {
         let mut script = "cases".to_owned();
         for c in list {
@@ -704,9 +716,13 @@ proptest! {
             script += &format!(" {},{},{},{in_place},{}", c.op, c.len, c.root, c.salt);
         }
         // Small rings and chunks make everything wrap around and wait.
-        let environment: &[(&str, &str)] = if tight { &[("LIBCOPY_SHM_RING", "16K"), ("LIBCOPY_SHM_CHUNK", "5000"),
-                ("LIBCOPY_EAGER_MAX", "100"), ("LIBCOPY_NONTEMPORAL_MIN", "50K")] } else { &[] };
-        expect_success(size, &script, environment);
+        let most = groups.to_string();
+        let mut environment = vec![(GROUPS, most.as_str())];
+        if tight {
+            environment.extend([("LIBCOPY_SHM_RING", "16K"), ("LIBCOPY_SHM_CHUNK", "5000"),
+                ("LIBCOPY_EAGER_MAX", "100"), ("LIBCOPY_NONTEMPORAL_MIN", "50K")]);
+        }
+        expect_success(size, &script, &environment);
     }
 }
 
@@ -726,6 +742,76 @@ fn edge_sizes_of_every_operation() {
     expect_success(2, &script(&sizes[..8]), &[("LIBCOPY_EAGER_MAX", "0")]);
     let crossed = [("LIBCOPY_EAGER_MAX", "4M"), ("LIBCOPY_SHM_RING", "4K")];
     expect_success(2, &script(&[0, 2000, 4096, 20_000]), &crossed);
+}
+
+/// Three levels of groups, the last of them not full; roots in the first, in another and in the
+/// last one.
+#[test]
+fn many_ranks_in_groups_of_groups() {
+    let mut script = "cases".to_owned();
+    for (op, len, root) in [
+        (0, 300_001, 0),
+        (0, 70_000, 8),
+        (1, 300_001, 22),
+        (6, 40_000, 0),
+        (11, 9_000, 0),
+    ] {
+        for in_place in [0, 1] {
+            script += &format!(" {op},{len},{root},{in_place},{}", 7 * op + in_place);
+        }
+    }
+    expect_success(23, &script, &[(GROUPS, "3"), ("LIBCOPY_TRANSPORT", "cma")]);
+}
+
+/// What no transport reaches of one rank's memory, that rank copies itself.
+#[test]
+fn memory_that_no_transport_reaches_is_copied_by_its_owner() {
+    for groups in ["2", "9"] {
+        expect_success(5, "hidden", &[(GROUPS, groups)]);
+    }
+}
+
+fn hidden(team: &mut Team) {
+    set_groups(team);
+    let (me, size) = (team.rank(), team.size());
+    let len = 1_000_003;
+    let secret = secret(len * size);
+    let mut all = vec![0; size];
+    team.allgather(&[u8::from(secret.is_some())], &mut all)
+        .unwrap();
+    let Some(secret) = secret.filter(|_| !all.contains(&0)) else {
+        return eprintln!("skipped: no memory that others cannot read");
+    };
+    let mut plain = vec![0; len * size];
+    for kind in [Some(TransportKind::Cma), Some(TransportKind::Kmod), None] {
+        if team.set_transport(kind).is_err() {
+            continue;
+        }
+        for (hidden, root) in (0..size).flat_map(|rank| [(rank, rank), (rank, (rank + 2) % size)]) {
+            let memory = if me == hidden {
+                &mut *secret
+            } else {
+                &mut plain[..]
+            };
+            let expected = pattern((hidden * size + root) as u64, root, len);
+            if me == root {
+                memory[..len].copy_from_slice(&expected);
+            }
+            team.bcast(&mut memory[..len], root).unwrap();
+            assert!(
+                memory[..len] == expected,
+                "{kind:?}, rank {hidden}, root {root}"
+            );
+            memory[me * len..][..len].copy_from_slice(&pattern(root as u64, me, len));
+            team.allgather_in_place(memory).unwrap();
+            for (rank, part) in memory.chunks(len).enumerate() {
+                assert!(
+                    part == pattern(root as u64, rank, len),
+                    "{kind:?}, part {rank}"
+                );
+            }
+        }
+    }
 }
 
 /// More than 4 GiB in one message; the memory for it is not everywhere.
@@ -969,7 +1055,7 @@ fn survivors_of_a_kill_get_an_error_within_a_second() {
             let statuses = run(
                 4,
                 &format!("die {millis} {what}"),
-                &[("LIBCOPY_TRANSPORT", transport)],
+                &[("LIBCOPY_TRANSPORT", transport), (GROUPS, "2")],
             );
             for (rank, status) in statuses.iter().enumerate() {
                 match rank {
@@ -991,7 +1077,10 @@ fn survivors_of_a_kill_get_an_error_within_a_second() {
 
 fn die(millis: u64, what: &str) {
     let mut team = match Team::from_env() {
-        Ok(team) => team,
+        Ok(mut team) => {
+            set_groups(&mut team);
+            team
+        }
         // Dying while others join is dying, too.
         Err(Error::PeerDied { rank: 2 }) => return,
         Err(error) if error.to_string().contains("kmod") => return,
