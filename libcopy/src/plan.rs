@@ -22,7 +22,7 @@ mod signal;
 mod stage;
 mod tree;
 
-pub use call::{Call, Lengths, Operation, Prefix, Shape, Workers};
+pub use call::{Call, Lengths, Operation, Prefix, Shape, Workers, granule, share};
 pub use costs::{Costs, Machine, Resource};
 pub use executor::{Execution, Step, Transport};
 pub use planner::{Groups, Planned, Planner};

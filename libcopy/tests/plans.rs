@@ -142,6 +142,7 @@ fn check(number: u64) -> Result<Findings, String> {
         workers: random.one(&[Workers::All, Workers::All, Workers::Leaders, owners]),
         prefix: random.one(&[Prefix::Chain, Prefix::Doubling]),
         at_once: random.one(&[1, 2, 7, usize::MAX]),
+        segments: random.one(&[1, usize::MAX]),
     };
     let in_place = random.below(2) > 0;
     let of_call = Plans::new(&tree, &call, shape);
@@ -292,9 +293,8 @@ fn a_plan_that_lacks_something_is_found() {
     let ranks = 12;
     let tree = Tree::in_rank_order(ranks, 4);
     let shape = Shape {
-        workers: Workers::All,
         prefix: Prefix::Chain,
-        at_once: usize::MAX,
+        ..Shape::default()
     };
     for operation in Operation::ALL {
         let element = if operation.combines() { 8 } else { 1 };

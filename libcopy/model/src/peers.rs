@@ -5,7 +5,7 @@
 use libcopy::plan::choose::buffer;
 use libcopy::plan::{
     After, Buffer, Call, Lengths, MOST_MEMBERS, Machine, Member, Operation, Piece, Plan, Plans,
-    Prefix, Progress, Resource, Shape, Source, Span, Stage, Tree, Workers, all_have_ended,
+    Prefix, Progress, Resource, Shape, Source, Span, Stage, Tree, all_have_ended,
 };
 use libcopy::topology::{Level, Object};
 
@@ -55,9 +55,8 @@ pub fn plans(
         Peer::Flat => {
             let tree = Tree::in_rank_order(size, usize::MAX);
             let shape = Shape {
-                workers: Workers::All,
                 prefix: Prefix::Chain,
-                at_once: usize::MAX,
+                ..Shape::default()
             };
             Some((Plans::new(&tree, call, shape).all(), whole))
         }
@@ -72,12 +71,8 @@ pub fn plans(
             let tree = Tree::new(machine, places, levels, usize::MAX);
             match call.operation {
                 Operation::Bcast | Operation::Barrier => {
-                    let shape = Shape {
-                        workers: Workers::All,
-                        prefix: Prefix::Chain,
-                        at_once: usize::MAX,
-                    };
-                    Some((Plans::new(&tree, call, shape).all(), XHC_CHUNK))
+                    let plans = Plans::new(&tree, call, Shape::default());
+                    Some((plans.all(), XHC_CHUNK))
                 }
                 Operation::Allreduce | Operation::Reduce => {
                     Some((xhc_reduction(&tree, call), XHC_CHUNK))

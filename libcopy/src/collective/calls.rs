@@ -8,13 +8,12 @@ use bytemuck::{
 };
 
 use super::alltoall::Side;
-use super::division::{Division, Parts, Scaled, in_bytes, own_part, slices};
+use super::division::{Division, Parts, Scaled, in_bytes, own_part};
 use super::{allgather, alltoall, bcast, gather, planned, reduce, scatter};
 use crate::error::{Error, Result, Value};
 use crate::offload;
 use crate::op::{Call, Op, UNSAID};
 use crate::p2p::buffer::{Elements, RecvBuffer, SendBuffer};
-use crate::scratch::zeros;
 use crate::team::Team;
 
 impl Team {
@@ -496,42 +495,16 @@ impl Team {
             recv.as_deref().unwrap_or_default(),
         ])?;
         self.collective((Op::Reduce, root, UNSAID), |team| {
-            let (rank, size) = (team.rank(), team.size());
             at_root(team, root, recv.is_some(), "receive buffer")?;
-            let Some(recv) = recv else {
-                let send = send.ok_or_else(|| missing("send buffer"))?;
-                reduce::whole_elements(send.len(), element)?;
-                let (counts, offsets) = slices(send.len(), element, size);
-                let mut slice = zeros(counts[rank])?;
-                let division = Division::Parts(Parts {
-                    counts: &counts,
-                    offsets: &offsets,
-                });
-                let from = (send.as_ptr(), send.len());
-                // SAFETY: both are borrowed, and the division is of this length.
-                unsafe {
-                    let to = slice.as_mut_ptr();
-                    let combine = &mut combine;
-                    reduce::scatter(team, Op::Reduce, from, to, division, element, combine)?;
+            let (from, to, len) = match recv {
+                Some(recv) => (same_length(send, recv)?, recv.as_mut_ptr(), recv.len()),
+                None => {
+                    let send = send.ok_or_else(|| missing("send buffer"))?;
+                    (send.as_ptr(), std::ptr::null_mut(), send.len())
                 }
-                gather::leaf(team, &slice, root)?;
-                // The slice goes now.
-                return offload::settle_bytes(&slice);
             };
-            let from = same_length(send, recv)?;
-            reduce::whole_elements(recv.len(), element)?;
-            let (counts, offsets) = slices(recv.len(), element, size);
-            let division = Division::Slices(Parts {
-                counts: &counts,
-                offsets: &offsets,
-            });
-            // SAFETY: both are borrowed, and the division is of this length.
-            unsafe {
-                let to = recv.as_mut_ptr().add(offsets[rank]);
-                let (from, combine) = ((from, recv.len()), &mut combine);
-                reduce::scatter(team, Op::Reduce, from, to, division, element, combine)?;
-            }
-            gather::root(team, None, recv, division)
+            // SAFETY: both are borrowed, and have these bytes.
+            unsafe { reduce::to_root(team, root, (from, to, len), element, &mut combine) }
         })
     }
 
@@ -551,19 +524,8 @@ impl Team {
         self.ready([send.unwrap_or_default(), recv])?;
         self.collective((Op::Allreduce, 0, recv.len()), |team| {
             let from = same_length(send, recv)?;
-            reduce::whole_elements(recv.len(), element)?;
-            let (counts, offsets) = slices(recv.len(), element, team.size());
-            let division = Division::Slices(Parts {
-                counts: &counts,
-                offsets: &offsets,
-            });
-            // SAFETY: both are borrowed, and the division is of this length.
-            unsafe {
-                let to = recv.as_mut_ptr().add(offsets[team.rank()]);
-                let (from, combine) = ((from, recv.len()), &mut combine);
-                reduce::scatter(team, Op::Allreduce, from, to, division, element, combine)?;
-            }
-            allgather::run(team, None, recv, division)
+            // SAFETY: both are borrowed, and have as many bytes.
+            unsafe { reduce::to_all(team, from, recv, element, &mut combine) }
         })
     }
 
@@ -600,12 +562,11 @@ impl Team {
                 counts,
                 offsets: &offsets,
             };
-            let division = Division::parts(parts, send.len(), team.size(), false)?;
+            Division::parts(parts, send.len(), team.size(), false)?;
             own_part(recv.len(), counts[team.rank()])?;
-            let (from, to) = ((send.as_ptr(), send.len()), recv.as_mut_ptr());
-            let (op, combine) = (Op::ReduceScatter, &mut combine);
-            // SAFETY: both are borrowed; the division was checked against their lengths.
-            unsafe { reduce::scatter(team, op, from, to, division, element, combine) }
+            let (from, to) = (send.as_ptr(), recv.as_mut_ptr());
+            // SAFETY: both are borrowed; the counts were checked against their lengths.
+            unsafe { planned::reduce_scatter(team, (from, to), counts, element, &mut combine) }
         })
     }
 }

@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 
 use crate::error::{Allowed, Error, Result, Value};
+use crate::plan;
 
 /// How a buffer is divided among the ranks, where the parts may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,17 +129,11 @@ impl<'a> Division<'a> {
     }
 }
 
-/// Counts and offsets, in bytes, of slices of about the same number of elements.
+/// Counts and offsets, in bytes, of slices of about the same number of elements: those that ranks
+/// combine in plans without groups.
 pub(super) fn slices(len: usize, element: usize, size: usize) -> (Vec<usize>, Vec<usize>) {
-    let elements = len / element;
-    // Whole shares first, so that nothing overflows.
-    let start = |rank: usize| {
-        let (share, rest) = (elements / size, elements % size);
-        (share * rank + rest.min(rank)) * element
-    };
-    let offsets: Vec<usize> = (0..size).map(start).collect();
-    let counts = (0..size).map(|rank| start(rank + 1) - start(rank));
-    (counts.collect(), offsets)
+    let slices = (0..size).map(|rank| plan::share(&(0..len), size, rank, plan::granule(element)));
+    slices.map(|slice| (slice.len(), slice.start)).unzip()
 }
 
 /// Checks the length of the root's own part.
@@ -190,7 +185,7 @@ mod tests {
             }
             assert_eq!(end, 8 * elements);
             let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
-            assert!(most - least <= 8);
+            assert!(most - least <= 64, "whole cache lines");
         }
     }
 }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Collectives by plans: each rank runs its own on its board ([`crate::shm::board`]), and reads from
-//! the others' memory through the module or CMA. What no transport reaches, its owner copies into
-//! the room of the rank that needs it, while it waits for others itself.
+//! Collectives by plans: each rank runs its own, and shows on its board ([`crate::shm::board`]) how
+//! far it is.
+//!
+//! The buffers of a short call are in the ranks' slots in shared memory, where all reach them. Those
+//! of others are read and written through the module or CMA. What no transport reaches, its owner
+//! copies into the room of the rank that needs it, or out of it, while it waits for others itself.
 
 use std::cell::{Cell, RefCell};
 
@@ -12,19 +15,31 @@ use crate::memcpy;
 use crate::op::{Call, Op};
 use crate::plan::{
     After, Buffer, Call as PlanCall, Execution, Lengths, Operation, Piece, Plan, Planned, Progress,
-    Step, Transport,
+    Source, Span, Step, Transport, Workers,
 };
 use crate::policy::Path;
-use crate::shm::board::{BUFFERS, Copy, REQUESTS, position};
-use crate::shm::segment::{ROOM, Segment};
+use crate::shm::board::{BUFFERS, Copy, PLACE_WORDS, REQUESTS, position};
+use crate::shm::segment::{ROOM, SLOT, Segment};
 use crate::team::{Decision, Team};
+use crate::topology::Topology;
 use crate::transport::TransportKind;
 use crate::transport::remote_key::RemoteKey;
+
+/// Combines the elements of its first argument into those of its second, which are as many.
+pub(super) type Combine<'a> = &'a mut dyn FnMut(&[u8], &mut [u8]);
 
 /// Memory of ours: where it starts, and its bytes.
 type Memory = (*mut u8, usize);
 
 const NONE: Memory = (std::ptr::null_mut(), 0);
+
+/// Bytes that are fetched from a peer at a time to be combined, while they are in the second-level
+/// cache. At least three times as many are in it then: a peer's, where these are fetched to, and
+/// what they are combined with.
+fn combined_at_a_time(element: usize) -> usize {
+    let bytes = (Topology::current().l2 / 8).clamp(32 << 10, 128 << 10);
+    (bytes / element).max(1) * element
+}
 
 /// Whether a call that the policy decides so about goes by plans. Two ranks have none: they share
 /// their copies.
@@ -44,10 +59,9 @@ pub(super) fn barrier(team: &mut Team) -> Option<Result<()>> {
         return None;
     }
     let planned = team.plan(&plan_call(Operation::Barrier, 0, Lengths::Same(0)));
-    let call = Call::new(Op::Barrier, 0, 0);
+    let run = Run::new(team, Call::new(Op::Barrier, 0, 0), &planned);
     // SAFETY: there is no memory.
-    (planned.depth > 1)
-        .then(|| unsafe { run(team, call, &planned, [NONE; BUFFERS], TransportKind::Shm) })
+    (planned.depth > 1).then(|| unsafe { run.start(team) })
 }
 
 /// Copies the root's bytes into everybody's.
@@ -62,11 +76,13 @@ pub(super) fn bcast(
         root,
         Lengths::Same(bytes.len()),
     ));
-    let call = Call::new(Op::Bcast, root, bytes.len());
-    let mut memory = [NONE; BUFFERS];
-    memory[index(Buffer::Receive)] = (bytes.as_mut_ptr(), bytes.len());
+    let mut run = Run::new(team, Call::new(Op::Bcast, root, bytes.len()), &planned);
+    run.kind = kind;
+    // Nobody reads from a leaf.
+    run.is_read = planned.leads;
+    run.memory[index(Buffer::Receive)] = (bytes.as_mut_ptr(), bytes.len());
     // SAFETY: the slice is borrowed until all who follow us are done with it.
-    unsafe { run(team, call, &planned, memory, kind) }
+    unsafe { run.start(team) }
 }
 
 /// Collects everybody's part at `mine` in `recv`, where the parts follow each other; ours may be
@@ -91,12 +107,98 @@ pub(super) unsafe fn allgather(
         _ => Lengths::Starts(&starts),
     };
     let planned = team.plan(&plan_call(Operation::Allgather, 0, lengths));
-    let call = Call::new(Op::Allgather, 0, recv.len());
-    let mut memory = [NONE; BUFFERS];
-    memory[index(Buffer::Send)] = (mine.cast_mut(), division.part(me).1);
-    memory[index(Buffer::Receive)] = (recv.as_mut_ptr(), recv.len());
+    let mut run = Run::new(team, Call::new(Op::Allgather, 0, recv.len()), &planned);
+    run.kind = kind;
+    run.memory[index(Buffer::Send)] = (mine.cast_mut(), division.part(me).1);
+    run.memory[index(Buffer::Receive)] = (recv.as_mut_ptr(), recv.len());
     // SAFETY: both are borrowed until all who read from us are done with them.
-    unsafe { run(team, call, &planned, memory, kind) }
+    unsafe { run.start(team) }
+}
+
+/// Combines everybody's `len` bytes at `from` to everybody's `to`.
+///
+/// # Safety
+///
+/// Both have `len` bytes, `to` writable, and are the same or apart; nobody else uses either
+/// meanwhile.
+pub(super) unsafe fn allreduce(
+    team: &mut Team,
+    (from, to, len): (*const u8, *mut u8, usize),
+    element: usize,
+    combine: Combine<'_>,
+) -> Result<()> {
+    let mut call = plan_call(Operation::Allreduce, 0, Lengths::Same(len));
+    call.element = element;
+    let planned = team.plan(&call);
+    let mut run = Run::new(team, Call::new(Op::Allreduce, 0, len), &planned);
+    run.memory[index(Buffer::Send)] = (from.cast_mut(), len);
+    run.memory[index(Buffer::Receive)] = (to, len);
+    run.slot = 2 * len;
+    run.combine = Some((combine, element));
+    // SAFETY: the caller's promise.
+    unsafe { run.start(team) }
+}
+
+/// Combines everybody's `len` bytes at `from` to the root's `to`; elsewhere `to` is null.
+///
+/// # Safety
+///
+/// As for [`allreduce`].
+pub(super) unsafe fn reduce(
+    team: &mut Team,
+    root: usize,
+    (from, to, len): (*const u8, *mut u8, usize),
+    element: usize,
+    combine: Combine<'_>,
+) -> Result<()> {
+    let mut call = plan_call(Operation::Reduce, root, Lengths::Same(len));
+    call.element = element;
+    let planned = team.plan(&call);
+    let mut run = Run::new(team, Call::new(Op::Reduce, root, len), &planned);
+    run.memory[index(Buffer::Send)] = (from.cast_mut(), len);
+    if team.rank() == root {
+        run.memory[index(Buffer::Receive)] = (to, len);
+        run.is_written = true;
+    }
+    run.slot = 3 * len;
+    run.combine = Some((combine, element));
+    // SAFETY: the caller's promise.
+    unsafe { run.start(team) }
+}
+
+/// Combines everybody's elements at `from`, which are divided among the ranks, and puts our part of
+/// them to `to`.
+///
+/// # Safety
+///
+/// `from` has the bytes of all parts, and `to`, writable, those of ours; nobody else uses either
+/// meanwhile.
+pub(super) unsafe fn reduce_scatter(
+    team: &mut Team,
+    (from, to): (*const u8, *mut u8),
+    counts: &[usize],
+    element: usize,
+    combine: Combine<'_>,
+) -> Result<()> {
+    let me = team.rank();
+    let starts: Vec<usize> = std::iter::once(0)
+        .chain(counts.iter().scan(0, |end, count| {
+            *end += count;
+            Some(*end)
+        }))
+        .collect();
+    let (own, len) = (starts[me]..starts[me + 1], starts[counts.len()]);
+    let mut call = plan_call(Operation::ReduceScatter, 0, Lengths::Starts(&starts));
+    call.element = element;
+    let planned = team.plan(&call);
+    let mut run = Run::new(team, Call::new(Op::ReduceScatter, 0, len), &planned);
+    run.memory[index(Buffer::Send)] = (from.cast_mut(), len);
+    run.memory[index(Buffer::Receive)] = (to, own.len());
+    run.is_in_place = std::ptr::eq(from.wrapping_add(own.start), to);
+    run.slot = 3 * len;
+    run.combine = Some((combine, element));
+    // SAFETY: the caller's promise.
+    unsafe { run.start(team) }
 }
 
 fn plan_call(operation: Operation, root: usize, lengths: Lengths<'_>) -> PlanCall<'_> {
@@ -117,67 +219,207 @@ fn index(buffer: Buffer) -> usize {
     }
 }
 
-/// Runs our plan of a call.
-///
-/// # Safety
-///
-/// What is in `memory` is readable, the receive buffer and the scratch writable, and nobody but the
-/// other ranks uses it meanwhile.
-unsafe fn run(
-    team: &mut Team,
-    call: Call,
-    planned: &Planned,
-    memory: [Memory; BUFFERS],
-    kind: TransportKind,
-) -> Result<()> {
-    // Nobody reads from a leaf of a broadcast.
-    let is_read = call.op != Op::Bcast || planned.leads;
-    let keys = memory.map(|(base, len)| {
-        // SAFETY: the caller's promise; it is opened for reading, and used until all who read from
-        // us are done. An error breaks the team.
-        (is_read && len > 0).then(|| unsafe { team.open(kind, base, len, false) })
-    });
-    let mut exchange = Exchange {
-        segment: team.segment(),
-        team,
-        call,
-        sequence: team.mailbox.sequence,
-        memory,
-        chunk: planned.chunk,
-        refused: Cell::new(None),
-        failed: RefCell::new(None),
-        kinds: keys.map(|key| key.flatten().map(|key| key.kind())),
-    };
-    exchange.show(keys.map(|key| RemoteKey::to_words(key.flatten())));
-    exchange.execute(&planned.plan)?;
-    if let Some(kind) = exchange.refused.take() {
-        team.invalidate(kind);
+/// How other ranks reach a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// It is in its owner's slot, from this byte on.
+    Slot { at: usize, len: usize },
+    /// Through the transport of the key.
+    Key(RemoteKey),
+    /// Its owner copies.
+    Owner,
+}
+
+/// Stands for a slot where the number of a transport is.
+const IN_SLOT: u64 = 1 << 32;
+
+impl Reach {
+    fn to_words(self) -> [u64; PLACE_WORDS] {
+        match self {
+            Reach::Slot { at, len } => [IN_SLOT, at as u64, len as u64],
+            Reach::Key(key) => RemoteKey::to_words(Some(key)),
+            Reach::Owner => RemoteKey::to_words(None),
+        }
     }
-    Ok(())
+
+    fn from_words(words: [u64; PLACE_WORDS]) -> Result<Self> {
+        let [IN_SLOT, at, len] = words else {
+            let key = RemoteKey::from_words(words)?;
+            return Ok(key.map_or(Reach::Owner, Reach::Key));
+        };
+        let (at, len) = (at as usize, len as usize);
+        match at.checked_add(len) {
+            Some(end) if end <= SLOT => Ok(Reach::Slot { at, len }),
+            _ => Err(Error::corrupt("the length of a slot", len as u64)),
+        }
+    }
+}
+
+/// What a plan is run with.
+struct Run<'a> {
+    call: Call,
+    planned: &'a Planned,
+    /// Our buffers.
+    memory: [Memory; BUFFERS],
+    /// The transport that the others read through, if they do.
+    kind: TransportKind,
+    is_read: bool,
+    /// Whether others write to what we receive.
+    is_written: bool,
+    /// Whether what we receive is where our elements of it are.
+    is_in_place: bool,
+    /// Bytes of a slot that no rank needs more of, if buffers may be in slots.
+    slot: usize,
+    /// How elements are combined, and bytes of one.
+    combine: Option<(Combine<'a>, usize)>,
+}
+
+impl<'a> Run<'a> {
+    fn new(team: &Team, call: Call, planned: &'a Planned) -> Self {
+        Run {
+            call,
+            planned,
+            memory: [NONE; BUFFERS],
+            kind: team.transport().unwrap_or(TransportKind::ALL[0]),
+            is_read: true,
+            is_written: false,
+            is_in_place: false,
+            slot: usize::MAX,
+            combine: None,
+        }
+    }
+
+    /// Runs the plan.
+    ///
+    /// # Safety
+    ///
+    /// What is in `memory` is readable, the receive buffer writable, and nobody but the other ranks
+    /// uses it meanwhile.
+    unsafe fn start(mut self, team: &mut Team) -> Result<()> {
+        let me = team.rank();
+        let (send, receive) = (self.memory[0], self.memory[1]);
+        let is_short = self.slot <= SLOT;
+        let wanted = self.planned.plan.scratch(me).end;
+        let at_a_time = match &self.combine {
+            Some((_, element)) => combined_at_a_time(*element).min(self.call.len as usize),
+            None => 0,
+        };
+        let element = self.combine.as_ref().map_or(1, |(_, element)| *element);
+        // A slice that its owner combines may be made where it is to be, but not over elements of ours
+        // that others still read.
+        let is_own = self.planned.workers == Workers::Owners && self.call.op == Op::ReduceScatter;
+        let is_in_place = is_own && (are_apart(send, receive) || self.is_in_place);
+        let scratch_bytes = if is_short || is_in_place { 0 } else { wanted };
+        let room = |bytes: usize| bytes.next_multiple_of(64);
+        let mut scratch = team.take_scratch(room(scratch_bytes) + 2 * room(at_a_time))?;
+        let base = scratch.as_mut_ptr().cast::<u8>();
+        // SAFETY: the three parts are inside the scratch.
+        let (acc, other) = unsafe {
+            let acc = base.add(room(scratch_bytes));
+            (acc, acc.add(room(at_a_time)))
+        };
+        let mut reach = [Reach::Owner; BUFFERS];
+        if is_short {
+            self.memory[2] = (base, wanted);
+            let slot = team.segment().slot(me);
+            let mut end = 0;
+            for (buffer, reach) in reach.iter_mut().enumerate() {
+                let len = self.memory[buffer].1;
+                *reach = Reach::Slot { at: end, len };
+                // SAFETY: all ranks' buffers fit into slots, says the caller.
+                let place = unsafe { slot.add(end) };
+                end += len.next_multiple_of(64);
+                if end > SLOT {
+                    return Err(Error::corrupt("the length of a slot", end as u64));
+                }
+                if buffer == index(Buffer::Send) {
+                    // SAFETY: both have these bytes.
+                    unsafe { memcpy::cached(place, send.0, len) };
+                } else {
+                    self.memory[buffer] = (place, len);
+                }
+            }
+        } else {
+            self.memory[2] = if is_in_place { receive } else { (base, wanted) };
+            for (buffer, reach) in reach.iter_mut().enumerate() {
+                let (memory, len) = self.memory[buffer];
+                let writable = self.is_written && buffer == index(Buffer::Receive);
+                if self.is_read && len > 0 {
+                    // SAFETY: the caller's promise; all who use it are done when the plan is. An
+                    // error breaks the team.
+                    let key = unsafe { team.open(self.kind, memory, len, writable) };
+                    *reach = key.map_or(Reach::Owner, Reach::Key);
+                }
+            }
+        }
+        let mut exchange = Exchange {
+            segment: team.segment(),
+            team,
+            call: self.call,
+            sequence: team.mailbox.sequence,
+            memory: self.memory,
+            reach,
+            is_written: self.is_written,
+            chunk: self.planned.chunk,
+            combine: self.combine.map(|(combine, _)| combine),
+            at_a_time: (at_a_time / element).max(1) * element,
+            acc,
+            other,
+            refused: Cell::new(None),
+            failed: RefCell::new(None),
+        };
+        exchange.show();
+        exchange.execute(&self.planned.plan)?;
+        let refused = exchange.refused.take();
+        if is_short && receive.1 > 0 {
+            // SAFETY: the slot has what we receive.
+            unsafe { memcpy::cached(receive.0, self.memory[1].0, receive.1) };
+        }
+        team.keep_scratch(scratch);
+        if let Some(kind) = refused {
+            team.invalidate(kind);
+        }
+        Ok(())
+    }
+}
+
+/// Whether two pieces of memory have no byte in common.
+fn are_apart(one: Memory, other: Memory) -> bool {
+    let ((one, len), (other, its_len)) = (one, other);
+    let (one, other) = (one as usize, other as usize);
+    len == 0 || its_len == 0 || one + len <= other || other + its_len <= one
 }
 
 /// What our plan is run by.
-struct Exchange<'a> {
+struct Exchange<'a, 'c> {
     team: &'a Team,
     segment: &'a Segment,
     call: Call,
     sequence: u64,
     memory: [Memory; BUFFERS],
-    /// The transports through which others reach it.
-    kinds: [Option<TransportKind>; BUFFERS],
+    reach: [Reach; BUFFERS],
+    /// Whether others may write to what we receive.
+    is_written: bool,
     chunk: usize,
+    combine: Option<Combine<'c>>,
+    /// Bytes that are combined at a time, and memory of ours for as many: where they are combined,
+    /// and what is fetched.
+    at_a_time: usize,
+    acc: *mut u8,
+    other: *mut u8,
     /// The transport through which a peer should have reached our memory, and did not.
     refused: Cell<Option<TransportKind>>,
     /// That a rank calls something else.
     failed: RefCell<Option<Error>>,
 }
 
-impl Exchange<'_> {
+impl Exchange<'_, '_> {
     /// Shows the others what we call, and how they reach our memory.
-    fn show(&mut self, places: [[u64; 3]; BUFFERS]) {
+    fn show(&mut self) {
         let board = self.segment.board(self.team.rank());
         // Nothing of an earlier call is asked for any more.
         board.requests.iter().for_each(|request| request.clear());
+        let places = self.reach.map(Reach::to_words);
         board.call.show(self.sequence, self.call.to_words(), places);
         self.tell(Progress { stage: 0, bytes: 0 });
     }
@@ -236,12 +478,22 @@ impl Exchange<'_> {
         }
     }
 
+    /// The same if no other process can change it meanwhile: if it is not in our slot.
+    fn private(&self, span: Span, start: usize, len: usize) -> Result<Option<*mut u8>> {
+        let buffer = index(span.buffer);
+        let is_in_slot = matches!(self.reach[buffer], Reach::Slot { .. });
+        if span.rank != self.team.rank() || is_in_slot && span.buffer != Buffer::Send {
+            return Ok(None);
+        }
+        self.own(buffer, span.at + start, len).map(Some)
+    }
+
     fn is_asked(&self) -> bool {
         let board = self.segment.board(self.team.rank());
         board.asked_by.has_any(self.team.size())
     }
 
-    /// Copies what others ask us for.
+    /// Does the copies that others ask us for.
     fn serve(&self) -> Result<()> {
         if !self.is_asked() {
             return Ok(());
@@ -254,17 +506,8 @@ impl Exchange<'_> {
                 let Some(copy) = request.asked(me, self.sequence) else {
                     continue;
                 };
-                let len = (copy.len as usize).min(ROOM);
-                match self.own(copy.buffer, copy.at as usize, len) {
-                    // SAFETY: our memory has these bytes, and a room has as many; they are ours
-                    // until the request is done.
-                    Ok(from) => unsafe {
-                        memcpy::cached(self.segment.room(rank, number), from, len);
-                    },
-                    Err(error) => result = Err(error),
-                }
-                if let Some(kind) = self.kinds.get(copy.buffer).copied().flatten() {
-                    self.refused.set(Some(kind));
+                if let Err(error) = self.copy_for(copy, self.segment.room(rank, number)) {
+                    result = Err(error);
                 }
                 request.finish();
             }
@@ -273,45 +516,146 @@ impl Exchange<'_> {
         result
     }
 
-    /// Reads from another rank's buffer.
-    ///
-    /// # Safety
-    ///
-    /// `to` is writable for `len` bytes.
-    unsafe fn fetch(
-        &self,
-        (rank, buffer, at): (usize, usize, usize),
-        to: *mut u8,
-        len: usize,
-    ) -> Result<()> {
-        let board = self.segment.board(rank);
-        let Some(words) = board.call.place(self.sequence, buffer) else {
+    /// Does a copy between our memory and the room of a rank that has asked for it.
+    fn copy_for(&self, copy: Copy, room: *mut u8) -> Result<()> {
+        let len = (copy.len as usize).min(ROOM);
+        let own = self.own(copy.buffer, copy.at as usize, len)?;
+        if copy.is_write && !(self.is_written && copy.buffer == index(Buffer::Receive)) {
+            return Err(Error::corrupt(
+                "a buffer that is written to",
+                copy.buffer as u64,
+            ));
+        }
+        // SAFETY: our memory has these bytes, and a room has as many, which are ours until the
+        // request is done; what others may write to is writable.
+        unsafe {
+            if copy.is_write {
+                memcpy::cached(own, room, len);
+            } else {
+                memcpy::cached(room, own, len);
+            }
+        }
+        if let Reach::Key(key) = self.reach[copy.buffer] {
+            self.refused.set(Some(key.kind()));
+        }
+        Ok(())
+    }
+
+    /// How another rank's buffer is reached.
+    fn reach(&self, rank: usize, buffer: usize) -> Result<Reach> {
+        let words = self.segment.board(rank).call.place(self.sequence, buffer);
+        let Some(words) = words else {
             // It has gone on: then it calls something else, or is broken.
             self.team.mailbox.waiter.verdict()?;
             return Err(Error::corrupt("the call of a rank", self.sequence));
         };
-        if let Some(key) = RemoteKey::from_words(words)? {
-            let transport = self.team.one_sided(key.kind())?;
-            // SAFETY: the caller's promise.
-            if unsafe { transport.pull(rank, key, at as u64, to, len) }.is_ok() {
-                return Ok(());
-            }
-            self.team.mailbox.waiter.verdict()?;
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.ask((rank, buffer, at), to, len) }
+        Reach::from_words(words)
     }
 
-    /// Has another rank copy from its buffer.
+    /// The place of bytes that are in a rank's slot.
+    fn in_slot(
+        &self,
+        rank: usize,
+        (at, size): (usize, usize),
+        from: usize,
+        len: usize,
+    ) -> Result<*mut u8> {
+        match from.checked_add(len) {
+            // SAFETY: within the slot, as `Reach::from_words` has checked.
+            Some(end) if end <= size => Ok(unsafe { self.segment.slot(rank).add(at + from) }),
+            _ => Err(Error::corrupt("a place in a slot", from as u64)),
+        }
+    }
+
+    /// Copies from a rank's bytes to ours at `to`.
     ///
     /// # Safety
     ///
-    /// As for [`Exchange::fetch`].
+    /// `to` is writable for `len` bytes.
+    unsafe fn fetch(&self, span: Span, start: usize, to: *mut u8, len: usize) -> Result<()> {
+        let (rank, buffer, at) = (span.rank, index(span.buffer), span.at + start);
+        if rank == self.team.rank() {
+            let from = self.own(buffer, at, len)?;
+            if !std::ptr::eq(from, to) {
+                // SAFETY: both are ours, and apart.
+                unsafe { memcpy::cached(to, from, len) };
+            }
+            return Ok(());
+        }
+        match self.reach(rank, buffer)? {
+            Reach::Slot {
+                at: place,
+                len: size,
+            } => {
+                let from = self.in_slot(rank, (place, size), at, len)?;
+                // SAFETY: within the slot; the caller's promise.
+                unsafe { memcpy::cached(to, from, len) };
+                return Ok(());
+            }
+            Reach::Key(key) => {
+                let transport = self.team.one_sided(key.kind())?;
+                // SAFETY: the caller's promise.
+                if unsafe { transport.pull(rank, key, at as u64, to, len) }.is_ok() {
+                    return Ok(());
+                }
+                self.team.mailbox.waiter.verdict()?;
+            }
+            Reach::Owner => {}
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.ask((rank, buffer, at), to, len, false) }
+    }
+
+    /// Copies ours at `from` to a rank's bytes.
+    ///
+    /// # Safety
+    ///
+    /// `from` is readable for `len` bytes.
+    unsafe fn store(&self, span: Span, start: usize, from: *const u8, len: usize) -> Result<()> {
+        let (rank, buffer, at) = (span.rank, index(span.buffer), span.at + start);
+        if rank == self.team.rank() {
+            let to = self.own(buffer, at, len)?;
+            if !std::ptr::eq(from, to) {
+                // SAFETY: both are ours, and apart.
+                unsafe { memcpy::cached(to, from, len) };
+            }
+            return Ok(());
+        }
+        match self.reach(rank, buffer)? {
+            Reach::Slot {
+                at: place,
+                len: size,
+            } => {
+                let to = self.in_slot(rank, (place, size), at, len)?;
+                // SAFETY: within the slot; the caller's promise.
+                unsafe { memcpy::cached(to, from, len) };
+                return Ok(());
+            }
+            Reach::Key(key) => {
+                let transport = self.team.one_sided(key.kind())?;
+                // SAFETY: the caller's promise.
+                if unsafe { transport.push(rank, key, at as u64, from, len) }.is_ok() {
+                    return Ok(());
+                }
+                self.team.mailbox.waiter.verdict()?;
+            }
+            Reach::Owner => {}
+        }
+        // SAFETY: the caller's promise; the bytes are only read.
+        unsafe { self.ask((rank, buffer, at), from.cast_mut(), len, true) }
+    }
+
+    /// Has another rank copy from its buffer to ours, or the other way.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Exchange::fetch`], or for [`Exchange::store`] if its buffer is written to.
     unsafe fn ask(
         &self,
         (rank, buffer, at): (usize, usize, usize),
-        to: *mut u8,
+        ours: *mut u8,
         len: usize,
+        is_write: bool,
     ) -> Result<()> {
         let me = self.team.rank();
         let requests = &self.segment.board(me).requests;
@@ -321,12 +665,18 @@ impl Exchange<'_> {
         for done in 0..parts {
             while asked < parts.min(done + REQUESTS) {
                 let (start, bytes) = part(asked);
+                let room = self.segment.room(me, asked % REQUESTS);
+                if is_write {
+                    // SAFETY: the room is ours while nothing is asked; the caller's promise.
+                    unsafe { memcpy::cached(room, ours.add(start), bytes) };
+                }
                 requests[asked % REQUESTS].ask(Copy {
                     owner: rank,
                     sequence: self.sequence,
                     buffer,
                     at: (at + start) as u64,
                     len: bytes as u64,
+                    is_write,
                 });
                 self.segment.board(rank).asked_by.add(me);
                 asked += 1;
@@ -341,15 +691,80 @@ impl Exchange<'_> {
                     Ok(request.is_done().then_some(()))
                 },
             )?;
-            let (start, bytes) = part(done);
-            // SAFETY: the room has these bytes, and is ours again; the caller's promise.
-            unsafe { memcpy::cached(to.add(start), self.segment.room(me, done % REQUESTS), bytes) };
+            if !is_write {
+                let (start, bytes) = part(done);
+                let room = self.segment.room(me, done % REQUESTS);
+                // SAFETY: the room has these bytes, and is ours again; the caller's promise.
+                unsafe { memcpy::cached(ours.add(start), room, bytes) };
+            }
+        }
+        Ok(())
+    }
+
+    /// Combines bytes of a piece, the first source's first: its elements are ours as a rule.
+    fn combine(&mut self, piece: &Piece, start: usize, bytes: usize) -> Result<()> {
+        let [first, second, ..] = &piece.from[..] else {
+            return Err(Error::corrupt(
+                "the sources of a piece",
+                piece.from.len() as u64,
+            ));
+        };
+        let result = self.private(piece.to, start, bytes)?;
+        let acc = result.unwrap_or(self.acc);
+        let mut next = 1;
+        match self.private(first.span, start, bytes)? {
+            Some(ours) if std::ptr::eq(ours, acc) => {}
+            Some(ours) => {
+                // Commutative: what is fetched is where the result is to be, and ours stays.
+                // SAFETY: there is room for as many bytes as are combined at a time; the two are
+                // apart.
+                unsafe {
+                    self.fetch(second.span, start, acc, bytes)?;
+                    self.apply(ours, acc, bytes)?;
+                }
+                next = 2;
+            }
+            // SAFETY: as above.
+            None => unsafe { self.fetch(first.span, start, acc, bytes)? },
+        }
+        for Source { span, .. } in &piece.from[next..] {
+            let others = match self.private(*span, start, bytes)? {
+                Some(ours) => ours,
+                None => {
+                    // SAFETY: as above.
+                    unsafe { self.fetch(*span, start, self.other, bytes)? };
+                    self.other
+                }
+            };
+            // SAFETY: as above.
+            unsafe { self.apply(others, acc, bytes)? };
+        }
+        match result {
+            Some(_) => Ok(()),
+            // SAFETY: there are as many bytes.
+            None => unsafe { self.store(piece.to, start, acc, bytes) },
+        }
+    }
+
+    /// Combines elements into others.
+    ///
+    /// # Safety
+    ///
+    /// Both are memory of ours of `len` bytes, and apart.
+    unsafe fn apply(&mut self, others: *const u8, into: *mut u8, len: usize) -> Result<()> {
+        let Some(combine) = &mut self.combine else {
+            return Err(Error::corrupt("a piece of a plan", len as u64));
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            let into = std::slice::from_raw_parts_mut(into, len);
+            combine(std::slice::from_raw_parts(others, len), into);
         }
         Ok(())
     }
 }
 
-impl Transport for Exchange<'_> {
+impl Transport for Exchange<'_, '_> {
     type Error = Error;
 
     fn has_begun(&self, rank: usize) -> bool {
@@ -372,8 +787,12 @@ impl Transport for Exchange<'_> {
         board.watchers.wake(self.team.size(), ring);
     }
 
-    fn chunk(&mut self, _piece: &Piece, _start: usize) -> usize {
-        self.chunk
+    fn chunk(&mut self, piece: &Piece, _start: usize) -> usize {
+        if piece.from.len() > 1 {
+            self.at_a_time
+        } else {
+            self.chunk
+        }
     }
 
     fn transfer(&mut self, piece: &Piece, start: usize, bytes: usize) -> Result<()> {
@@ -382,21 +801,50 @@ impl Transport for Exchange<'_> {
         }
         // Who failed has its memory back, and what we have mapped of it is still there.
         self.team.mailbox.waiter.verdict()?;
-        let me = self.team.rank();
-        let ([source], true) = (&piece.from[..], piece.to.rank == me) else {
-            return Err(Error::corrupt("a piece of a plan", piece.to.rank as u64));
+        let [source] = &piece.from[..] else {
+            return self.combine(piece, start, bytes);
         };
-        let to = self.own(index(piece.to.buffer), piece.to.at + start, bytes)?;
-        let (buffer, at) = (index(source.span.buffer), source.span.at + start);
-        if source.span.rank != me {
+        if piece.to.rank == self.team.rank() {
+            let to = self.own(index(piece.to.buffer), piece.to.at + start, bytes)?;
             // SAFETY: our memory has these bytes, which are ours to write.
-            return unsafe { self.fetch((source.span.rank, buffer, at), to, bytes) };
+            return unsafe { self.fetch(source.span, start, to, bytes) };
         }
-        let from = self.own(buffer, at, bytes)?;
-        if from != to {
-            // SAFETY: both are ours, and apart.
-            unsafe { memcpy::cached(to, from, bytes) };
+        if source.span.rank != self.team.rank() {
+            return Err(Error::corrupt("a piece of a plan", piece.to.rank as u64));
         }
-        Ok(())
+        let from = self.own(index(source.span.buffer), source.span.at + start, bytes)?;
+        // SAFETY: our memory has these bytes.
+        unsafe { self.store(piece.to, start, from, bytes) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_survives_words() {
+        let cma = Reach::Key(RemoteKey::Cma { base: 9, len: 10 });
+        for reach in [
+            Reach::Owner,
+            cma,
+            Reach::Slot {
+                at: 64,
+                len: SLOT - 64,
+            },
+        ] {
+            assert_eq!(Reach::from_words(reach.to_words()).unwrap(), reach);
+        }
+        for (at, len) in [(0, SLOT + 1), (SLOT, 1), (usize::MAX, 1)] {
+            assert!(Reach::from_words(Reach::Slot { at, len }.to_words()).is_err());
+        }
+    }
+
+    #[test]
+    fn memory_is_apart_or_not() {
+        let at = |start: usize, len| (std::ptr::without_provenance_mut(start), len);
+        assert!(are_apart(at(8, 8), at(16, 8)) && are_apart(at(16, 8), at(8, 8)));
+        assert!(!are_apart(at(8, 9), at(16, 8)) && !are_apart(at(10, 1), at(8, 8)));
+        assert!(are_apart(at(8, 0), at(8, 8)) && are_apart(at(8, 8), NONE));
     }
 }

@@ -148,6 +148,21 @@ pub struct Shape {
     pub prefix: Prefix,
     /// Ranks that move their blocks of a gather or a scatter at the same time, at most.
     pub at_once: usize,
+    /// Parts of an allreduce's buffers that go one after the other, at most: while some ranks write
+    /// the result of one, others read for the next.
+    pub segments: usize,
+}
+
+impl Default for Shape {
+    /// All work, nothing is limited.
+    fn default() -> Self {
+        Shape {
+            workers: Workers::All,
+            prefix: Prefix::Doubling,
+            at_once: usize::MAX,
+            segments: usize::MAX,
+        }
+    }
 }
 
 /// What a plan is made for.
@@ -191,18 +206,19 @@ impl Call<'_> {
 
     /// Where it is good to cut: whole elements, and whole cache lines.
     pub(super) fn granule(&self) -> usize {
-        let element = self.element.max(1);
-        element * 64usize.div_ceil(element)
+        granule(self.element)
     }
 }
 
+/// Bytes that stay together where elements of this size are divided among ranks: whole elements,
+/// and a cache line at least.
+pub fn granule(element: usize) -> usize {
+    let element = element.max(1);
+    element * 64usize.div_ceil(element)
+}
+
 /// A part of a range that is cut into parts at whole granules.
-pub(super) fn share(
-    range: &Range<usize>,
-    parts: usize,
-    part: usize,
-    granule: usize,
-) -> Range<usize> {
+pub fn share(range: &Range<usize>, parts: usize, part: usize, granule: usize) -> Range<usize> {
     let granules = range.len().div_ceil(granule);
     // Whole shares first, so that nothing overflows.
     let (each, rest) = (granules / parts, granules % parts);

@@ -87,7 +87,7 @@ pub fn ways(machine: &Object, places: &[usize], call: &Call<'_>) -> Vec<Way> {
                         shape: Shape {
                             workers: *workers,
                             prefix: *prefix,
-                            at_once: usize::MAX,
+                            ..Shape::default()
                         },
                         chunk,
                     });
@@ -148,11 +148,7 @@ pub fn quick(machine: &Object, places: &[usize], call: &Call<'_>, costs: Costs) 
         return best(machine, places, call, costs);
     }
     let levels = vec![Level::Package, Level::Node, Level::Cache];
-    let shape = Shape {
-        workers: Workers::All,
-        prefix: Prefix::Doubling,
-        at_once: usize::MAX,
-    };
+    let shape = Shape::default();
     let chunks = chunks(call, places.len(), shape.workers);
     Some(Way {
         tree: Tree::new(machine, places, &levels, MOST_MEMBERS),

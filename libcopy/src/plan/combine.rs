@@ -12,7 +12,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use super::call::{Call, Operation, Workers, share};
+use super::call::{Call, Operation, Shape, Workers, share};
 use super::held::{Cell, Held, cells};
 use super::signal::{all_have_ended, ended, gathered, latest};
 use super::stage::{After, Buffer, Piece, Plan, Progress, Source, Span, Stage};
@@ -197,7 +197,8 @@ impl<'a> Combined<'a> {
         most
     }
 
-    /// What a rank combines in a group.
+    /// What a rank combines in a group: from its own on around the circle of members, or in their
+    /// order, if they are to be combined in the order of ranks.
     fn up(&self, rank: usize, group: usize) -> Stage {
         let mut held = self.held[group].iter();
         let mut pieces = Vec::new();
@@ -208,10 +209,14 @@ impl<'a> Combined<'a> {
                     continue;
                 }
                 let parts = cell.held.iter().map(|it| it.part(range.clone()).source());
+                let mut from: Vec<Source> = parts.collect();
+                if !self.call.in_rank_order {
+                    from.rotate_left(member);
+                }
                 pieces.push(Piece {
                     to: result.span,
                     bytes: range.len(),
-                    from: parts.collect(),
+                    from,
                 });
             }
         }
@@ -368,20 +373,20 @@ pub(super) struct Reduction<'a> {
 /// Bytes of a segment for each rank of a group of ranks, at least: a chunk of each slice.
 const SEGMENT: usize = 16 << 10;
 
-/// Segments of a call, at most.
+/// Segments of a call, at most, whatever the shape says.
 const MOST_SEGMENTS: usize = 16;
 
 impl<'a> Reduction<'a> {
-    pub fn new(tree: &'a Tree, call: &'a Call<'a>, workers: Workers) -> Self {
+    pub fn new(tree: &'a Tree, call: &'a Call<'a>, shape: Shape) -> Self {
+        let workers = shape.workers;
         let bytes = match call.operation {
             Operation::ReduceScatter => call.lengths.total(tree.size()),
             _ => call.lengths.total(1),
         };
         // Only an allreduce has something to do for one segment while others do it for another.
         let count = match (call.operation, workers) {
-            (Operation::Allreduce, Workers::All) => {
-                (bytes / (SEGMENT * partners(tree))).clamp(1, MOST_SEGMENTS)
-            }
+            (Operation::Allreduce, Workers::All) => (bytes / (SEGMENT * partners(tree)))
+                .clamp(1, shape.segments.clamp(1, MOST_SEGMENTS)),
             _ => 1,
         };
         let ranges = (0..count).map(|number| share(&(0..bytes), count, number, call.granule()));

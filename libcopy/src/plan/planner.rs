@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::call::{Call, Lengths, Operation, Prefix, Shape, Workers};
+use super::call::{Call, Lengths, Operation, Shape, Workers};
 use super::choose::{self, Way};
 use super::costs::Costs;
 use super::plans::Plans;
@@ -37,6 +37,8 @@ pub struct Planned {
     /// Whether others of its groups follow it. The memory of one that nobody follows need not be
     /// reached in a broadcast.
     pub leads: bool,
+    /// Who works.
+    pub workers: Workers,
     /// Levels of groups.
     pub depth: usize,
 }
@@ -49,6 +51,7 @@ struct Key {
     /// Of all blocks, or where each starts.
     bytes: usize,
     starts: Vec<usize>,
+    element: usize,
 }
 
 /// Plans that are kept.
@@ -92,6 +95,7 @@ impl Planner {
                 Lengths::Same(_) => Vec::new(),
                 Lengths::Starts(starts) => starts.to_vec(),
             },
+            element: call.element,
         };
         if let Some((_, planned)) = self.kept.find(|(its, _)| *its == key) {
             return planned.clone();
@@ -104,6 +108,7 @@ impl Planner {
             chunk: way.chunk,
             leads: followed
                 .any(|group| way.tree.leader(Member::Group(group), call.root) == self.rank),
+            workers: way.shape.workers,
             depth: way.tree.depth(),
         });
         if self.kept.len() >= KEPT {
@@ -123,10 +128,15 @@ impl Planner {
             Lengths::Starts(_) => block,
         };
         let block = block.max(1).next_power_of_two();
+        // Without groups, an element is combined by the rank whose slice it is in.
+        let workers = match (self.groups, call.operation) {
+            (Groups::One, Operation::Reduce | Operation::ReduceScatter) => Workers::Owners,
+            _ => Workers::All,
+        };
         let shape = Shape {
-            workers: Workers::All,
-            prefix: Prefix::Doubling,
-            at_once: usize::MAX,
+            workers,
+            segments: 1,
+            ..Shape::default()
         };
         let in_order = |most, chunk| Way {
             levels: Vec::new(),

@@ -29,7 +29,7 @@ impl<'a> Plans<'a> {
             tree,
             call,
             shape,
-            reduction: is_reduction.then(|| Reduction::new(tree, call, shape.workers)),
+            reduction: is_reduction.then(|| Reduction::new(tree, call, shape)),
             other_tree: is_uneven.then(|| Tree::in_rank_order(tree.size(), MOST_MEMBERS / 2)),
         }
     }

@@ -6,8 +6,8 @@
 //! writes the [`CallLine`] when it begins a call: what it calls, and how the others reach its
 //! buffers. While it goes on it writes the [`ProgressLine`], which is never reset: it counts on from
 //! call to call. Who waits for a rank and is about to sleep notes that among the [`Watchers`] of
-//! that rank, and is woken by its next progress. A [`CopyRequest`] has another rank copy from its
-//! own memory, where no transport reaches that.
+//! that rank, and is woken by its next progress. A [`CopyRequest`] has another rank copy from or to
+//! its own memory, where no transport reaches that.
 
 use super::sync::{AtomicU64, Ordering, fence};
 
@@ -195,7 +195,7 @@ mod state {
     pub(super) const DONE: u64 = 2;
 }
 
-/// A copy from a rank's memory to another one's room, which the owner of the memory does.
+/// A copy between a rank's memory and another one's room, which the owner of the memory does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Copy {
     /// Whose memory, and in which call.
@@ -205,6 +205,8 @@ pub(crate) struct Copy {
     pub(crate) buffer: usize,
     pub(crate) at: u64,
     pub(crate) len: u64,
+    /// Whether its memory is written to.
+    pub(crate) is_write: bool,
 }
 
 /// A copy that a rank has another one do.
@@ -216,6 +218,7 @@ pub(crate) struct CopyRequest {
     buffer: AtomicU64,
     at: AtomicU64,
     len: AtomicU64,
+    is_write: AtomicU64,
 }
 
 impl CopyRequest {
@@ -229,6 +232,7 @@ impl CopyRequest {
             buffer: zero(),
             at: zero(),
             len: zero(),
+            is_write: zero(),
         }
     }
 
@@ -239,6 +243,7 @@ impl CopyRequest {
         self.buffer.store(copy.buffer as u64, Ordering::Relaxed);
         self.at.store(copy.at, Ordering::Relaxed);
         self.len.store(copy.len, Ordering::Relaxed);
+        self.is_write.store(copy.is_write.into(), Ordering::Relaxed);
         self.state.store(state::ASKED, Ordering::Release);
     }
 
@@ -253,6 +258,7 @@ impl CopyRequest {
             buffer: self.buffer.load(Ordering::Relaxed) as usize,
             at: self.at.load(Ordering::Relaxed),
             len: self.len.load(Ordering::Relaxed),
+            is_write: self.is_write.load(Ordering::Relaxed) != 0,
         };
         ((copy.owner, copy.sequence) == (owner, sequence)).then_some(copy)
     }
@@ -350,6 +356,7 @@ mod tests {
             buffer: 2,
             at: 1 << 40,
             len: 4096,
+            is_write: true,
         };
         assert_eq!(request.asked(3, 9), None);
         request.ask(copy);
@@ -462,6 +469,7 @@ mod loom_tests {
                     buffer: 0,
                     at,
                     len: 1,
+                    is_write: false,
                 });
                 asked_by.add(1);
                 while !request.is_done() {

@@ -61,6 +61,10 @@ pub(crate) const LINE: usize = 64;
 /// Bytes of a rank's room for each copy that it asks another one for.
 pub(crate) const ROOM: usize = 32 << 10;
 
+/// Bytes of a rank's slot, which has the buffers of a short call. Its rooms are the same memory: of
+/// a call whose buffers are in slots nothing is asked for.
+pub(crate) const SLOT: usize = REQUESTS * ROOM;
+
 /// Words of a text that says why a rank could not join.
 const REASON_WORDS: usize = 48;
 
@@ -152,7 +156,7 @@ struct Plan {
     cast_tails: usize,
     claims: usize,
     boards: usize,
-    rooms: usize,
+    slots: usize,
     pair_bytes: usize,
     cast_bytes: usize,
     total: usize,
@@ -175,7 +179,7 @@ impl Plan {
         let cast_tails = place(size * size * counter);
         let claims = place(size * size * counter);
         let boards = place(size * size_of::<Board>());
-        let rooms = place(size * REQUESTS * ROOM);
+        let slots = place(size * SLOT);
         let pair_bytes = place(size * size * pair_ring);
         let cast_bytes = place(size * bcast_ring);
         Plan {
@@ -189,7 +193,7 @@ impl Plan {
             cast_tails,
             claims,
             boards,
-            rooms,
+            slots,
             pair_bytes,
             cast_bytes,
             total: end,
@@ -642,10 +646,16 @@ impl Segment {
 
     /// A rank's room for one of the copies that it asks for: [`ROOM`] bytes that peers may change.
     pub(crate) fn room(&self, rank: usize, request: usize) -> *mut u8 {
-        assert!(rank < self.plan.size && request < REQUESTS);
-        let offset = self.plan.rooms + (rank * REQUESTS + request) * ROOM;
-        // SAFETY: the room is inside the mapping.
-        unsafe { self.mapping.base().add(offset) }
+        assert!(request < REQUESTS);
+        // SAFETY: the room is inside the slot.
+        unsafe { self.slot(rank).add(request * ROOM) }
+    }
+
+    /// A rank's slot: [`SLOT`] bytes that peers may change.
+    pub(crate) fn slot(&self, rank: usize) -> *mut u8 {
+        assert!(rank < self.plan.size);
+        // SAFETY: the slot is inside the mapping.
+        unsafe { self.mapping.base().add(self.plan.slots + rank * SLOT) }
     }
 
     /// The ring from one rank to another; [`Self::pair_ring`] bytes that peers may change.

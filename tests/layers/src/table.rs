@@ -97,8 +97,8 @@ pub const TABLE: &[Layers] = &[
             < collective/nonblocking
             < collective/cooperative collective/planned
             < collective/offloaded
-            < collective/allgather collective/alltoall collective/bcast collective/gather collective/reduce
-              collective/scatter
+            < collective/allgather collective/alltoall collective/bcast collective/gather collective/scatter
+            < collective/reduce
             < collective/calls
             < collective
             < p2p/calls
