@@ -25,7 +25,7 @@ mod tree;
 pub use call::{Call, Lengths, Operation, Prefix, Shape, Workers, granule, share};
 pub use costs::{Costs, Machine, Resource};
 pub use executor::{Execution, Step, Transport};
-pub use planner::{Groups, Planned, Planner};
+pub use planner::{Groups, PlanCounts, Planned, Planner};
 pub use plans::Plans;
 pub use signal::all_have_ended;
 pub use stage::{After, Buffer, Piece, Plan, Progress, Source, Span, Stage};

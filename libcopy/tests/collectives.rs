@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use libcopy::datatype::Layout;
-use libcopy::{Error, Parts, RecvBuffer, SendBuffer, Team, TransportKind, plan, team};
+use libcopy::{Error, Parts, RecvBuffer, SendBuffer, Team, TransportKind, plan, team, topology};
 use proptest::prelude::*;
 
 mod layouts;
@@ -68,6 +68,7 @@ fn a_rank() {
         "order" => order(&mut Team::from_env().unwrap()),
         "typed" => typed(&mut Team::from_env().unwrap()),
         "hidden" => hidden(&mut Team::from_env().unwrap()),
+        "levels" => levels(),
         other => panic!("no script {other}"),
     }
 }
@@ -797,6 +798,7 @@ fn hidden(team: &mut Team) {
             } else {
                 &mut plain[..]
             };
+            let copies = team.plan_counts().copies_for_others;
             let expected = pattern((hidden * size + root) as u64, root, len);
             if me == root {
                 memory[..len].copy_from_slice(&expected);
@@ -808,6 +810,11 @@ fn hidden(team: &mut Team) {
             );
             memory[me * len..][..len].copy_from_slice(&pattern(root as u64, me, len));
             team.allgather_in_place(memory).unwrap();
+            let copied = team.plan_counts().copies_for_others > copies;
+            assert!(
+                kind.is_none() || copied == (me == hidden),
+                "{kind:?}, rank {hidden}"
+            );
             for (rank, part) in memory.chunks(len).enumerate() {
                 assert!(
                     part == pattern(root as u64, rank, len),
@@ -816,6 +823,70 @@ fn hidden(team: &mut Team) {
             }
         }
     }
+}
+
+/// A rank on each processor: groups are those of the machine.
+#[test]
+fn ranks_are_in_groups_of_the_machine() {
+    let processors = topology::affinity().len();
+    if processors < 4 {
+        return eprintln!("skipped: {processors} processors, of which plans make no groups");
+    }
+    expect_success(processors.min(16), "levels", &[]);
+}
+
+fn levels() {
+    let rank: usize = std::env::var("LIBCOPY_RANK").unwrap().parse().unwrap();
+    topology::pin(&topology::affinity(), rank);
+    let mut team = Team::from_env().unwrap();
+    let size = team.size();
+    assert!(!team.is_oversubscribed());
+    let mut said = Vec::new();
+    for kind in [Some(TransportKind::Cma), Some(TransportKind::Kmod), None] {
+        if team.set_transport(kind).is_err() {
+            continue;
+        }
+        for (round, len) in [64, 4096, 100_000, 1_000_000].into_iter().enumerate() {
+            let root = (round * 5) % size;
+            let mut bytes = pattern(9, rank, len);
+            team.bcast(&mut bytes, root).unwrap();
+            assert!(
+                bytes == pattern(9, root, len),
+                "bcast of {len} bytes, {kind:?}"
+            );
+            let bcast = team.plan_counts();
+            let mut all = vec![0; len * size];
+            team.allgather(&pattern(3, rank, len), &mut all).unwrap();
+            for (from, part) in all.chunks(len).enumerate() {
+                assert!(
+                    part == pattern(3, from, len),
+                    "allgather of {len} bytes, {kind:?}"
+                );
+            }
+            let allgather = team.plan_counts();
+            let mut sum = pattern(4, rank, len);
+            team.allreduce_bytes(None, &mut sum, 4, add).unwrap();
+            let mut expected = pattern(4, 0, len);
+            (1..size).for_each(|other| add(&pattern(4, other, len), &mut expected));
+            assert!(sum == expected, "allreduce of {len} bytes, {kind:?}");
+            let allreduce = team.plan_counts();
+            team.barrier().unwrap();
+            said.push(format!(
+                "{len} bytes: bcast {}, allgather {}, allreduce {}",
+                bcast.levels, allgather.levels, allreduce.levels
+            ));
+        }
+    }
+    let counts = team.plan_counts();
+    if rank == 0 {
+        let nodes = Team::topology().nodes.len();
+        eprintln!(
+            "{size} ranks on {nodes} nodes, {} calls by plans, levels of the last call by a plan: {}",
+            counts.calls,
+            said.join("; ")
+        );
+    }
+    assert!(counts.calls > 0);
 }
 
 /// More than 4 GiB in one message; the memory for it is not everywhere.

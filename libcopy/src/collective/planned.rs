@@ -365,17 +365,21 @@ impl<'a> Run<'a> {
             at_a_time: (at_a_time / element).max(1) * element,
             acc,
             other,
+            served: Cell::new(0),
             refused: Cell::new(None),
             failed: RefCell::new(None),
         };
         exchange.show();
         exchange.execute(&self.planned.plan)?;
-        let refused = exchange.refused.take();
+        let (refused, served) = (exchange.refused.take(), exchange.served.get());
         if is_short && receive.1 > 0 {
             // SAFETY: the slot has what we receive.
             unsafe { memcpy::cached(receive.0, self.memory[1].0, receive.1) };
         }
         team.keep_scratch(scratch);
+        team.plan_counts.calls += 1;
+        team.plan_counts.levels = self.planned.depth;
+        team.plan_counts.copies_for_others += served;
         if let Some(kind) = refused {
             team.invalidate(kind);
         }
@@ -407,6 +411,8 @@ struct Exchange<'a, 'c> {
     at_a_time: usize,
     acc: *mut u8,
     other: *mut u8,
+    /// Copies for others.
+    served: Cell<u64>,
     /// The transport through which a peer should have reached our memory, and did not.
     refused: Cell<Option<TransportKind>>,
     /// That a rank calls something else.
@@ -535,6 +541,7 @@ impl Exchange<'_, '_> {
                 memcpy::cached(room, own, len);
             }
         }
+        self.served.set(self.served.get() + 1);
         if let Reach::Key(key) = self.reach[copy.buffer] {
             self.refused.set(Some(key.kind()));
         }

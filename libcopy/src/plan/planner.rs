@@ -43,6 +43,17 @@ pub struct Planned {
     pub depth: usize,
 }
 
+/// What became of a rank's plans.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlanCounts {
+    /// Calls that went by plans.
+    pub calls: u64,
+    /// Levels of groups in the last one.
+    pub levels: usize,
+    /// Copies that this rank did for others, as no transport reached its memory.
+    pub copies_for_others: u64,
+}
+
 /// Calls that have the same plan.
 #[derive(Debug, PartialEq, Eq)]
 struct Key {

@@ -23,6 +23,10 @@ pub(super) fn led(tree: &Tree, rank: usize, root: usize) -> impl Iterator<Item =
     chain.take_while(move |group| tree.leader(Member::Group(*group), root) == rank)
 }
 
+/// Ranks that look at each other to learn that all have come so far: with one more, the two steps up
+/// and down a tree take less than the lines that each reads one after the other.
+const FEW: usize = 4;
+
 /// How many stages [`gathered`] has for a rank.
 pub(super) fn gathered_stages(tree: &Tree, rank: usize, root: usize) -> usize {
     led(tree, rank, root).count()
@@ -57,8 +61,15 @@ pub(super) fn released(
     Stage::waiting(after)
 }
 
-/// Behind stages of which `before` has the number: nobody goes on before all have ended these.
+/// Behind stages of which `before` has the number: nobody goes on before all have ended these. Few
+/// ranks look at each other.
 pub fn all_have_ended(tree: &Tree, rank: usize, before: impl Fn(usize) -> usize) -> Vec<Stage> {
+    if tree.size() <= FEW {
+        let others = (0..tree.size()).filter(|other| *other != rank);
+        return vec![Stage::waiting(
+            others.map(|other| ended(other, before(other))),
+        )];
+    }
     let mut stages = gathered(tree, rank, 0, &before);
     let all = |rank| before(rank) + gathered_stages(tree, rank, 0);
     stages.push(released(tree, rank, 0, all));

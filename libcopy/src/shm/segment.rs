@@ -178,10 +178,10 @@ impl Plan {
         let cast_heads = place(size * size_of::<Head>());
         let cast_tails = place(size * size * counter);
         let claims = place(size * size * counter);
-        let boards = place(size * size_of::<Board>());
-        let slots = place(size * SLOT);
         let pair_bytes = place(size * size * pair_ring);
         let cast_bytes = place(size * bcast_ring);
+        let boards = place(size * size_of::<Board>());
+        let slots = place(size * SLOT);
         Plan {
             size,
             pair_ring,
@@ -859,7 +859,9 @@ mod tests {
             assert!(plan.pair_tails + counters <= plan.cast_heads);
             assert!(plan.cast_tails + counters <= plan.pair_bytes);
             assert!(plan.pair_bytes + size * size * 4096 <= plan.cast_bytes);
-            assert_eq!(plan.cast_bytes + size * 65536, plan.total);
+            assert!(plan.cast_bytes + size * 65536 <= plan.boards);
+            assert!(plan.boards + size * size_of::<Board>() <= plan.slots);
+            assert_eq!(plan.slots + size * SLOT, plan.total);
         }
     }
 }

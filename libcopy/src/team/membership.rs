@@ -22,7 +22,7 @@ use crate::offload::{self, Offload};
 use crate::op::{Call, Op};
 use crate::p2p::messenger::{Means, Messenger};
 use crate::p2p::registration::Registration;
-use crate::plan::{Call as PlanCall, Groups, Planned, Planner};
+use crate::plan::{Call as PlanCall, Groups, PlanCounts, Planned, Planner};
 use crate::policy::{Async, Oversubscription, POLICY_WORDS, Path, Policy};
 use crate::shm::mailbox::{Mailbox, Source, Step, Target};
 use crate::shm::meeting::{Failed, Host};
@@ -89,6 +89,7 @@ pub struct Team {
     last_look: Instant,
     /// What makes our plans, once there are any.
     planner: Option<Planner>,
+    pub(crate) plan_counts: PlanCounts,
     /// Memory for bytes on their way, kept because pages that were touched before cost less.
     scratch: Vec<u128>,
 }
@@ -157,6 +158,7 @@ impl Team {
             reports: Vec::new(),
             last_look: started,
             planner: None,
+            plan_counts: PlanCounts::default(),
             scratch: Vec::new(),
         };
         if rank == 0 && team.groups() == Groups::Machine {
@@ -528,6 +530,12 @@ impl Team {
         let places = places::read(&self.segment, self.size());
         let groups = Groups::InOrder(most);
         self.planner = Some(Planner::new(places, self.rank(), groups));
+    }
+
+    /// What became of our plans.
+    #[doc(hidden)]
+    pub fn plan_counts(&self) -> PlanCounts {
+        self.plan_counts
     }
 
     /// The shared memory.

@@ -476,15 +476,15 @@ impl Tests {
         }
     }
 
-    /// What the library says of a machine with four nodes is what hwloc says.
+    /// What the library says of a machine with four nodes is what hwloc says, and a team there has
+    /// groups.
     fn guest_with_nodes(&mut self) {
         let name = "guest with four nodes";
         let begin = Instant::now();
-        let built = build(&["test", "--no-run", "--workspace", "--test", "topology"]);
-        let test = built.map(|built| built.executables("test").next());
-        let test = match test {
-            Ok(Some(test)) => test,
-            Ok(None) => return self.cannot_build(name, "no test".into(), 0),
+        let tests = ["--test", "topology", "--test", "collectives"];
+        let built = build(&[&["test", "--no-run", "--workspace"][..], &tests].concat());
+        let tests: Vec<_> = match built {
+            Ok(built) => built.executables("test").collect(),
             Err(why) => return self.cannot_build(name, why, begin.elapsed().as_secs()),
         };
         let machine = ["--cpus", "8", "--numa", "4"];
@@ -496,9 +496,16 @@ impl Tests {
             "900",
             "--",
         ];
-        let mut topology = self.vm(&[&machine[..], &guest].concat());
-        topology.arg(test).arg("this_machine_is_what_lstopo_says");
-        self.tests(name, [topology]);
+        let names = [
+            "this_machine_is_what_lstopo_says",
+            "ranks_are_in_groups_of_the_machine",
+        ];
+        let runs = tests.iter().map(|test| {
+            let mut run = self.vm(&[&machine[..], &guest].concat());
+            run.arg(test).args(names);
+            run
+        });
+        self.tests(name, runs.collect::<Vec<_>>());
     }
 
     /// Whether the filter leaves any tests of these groups of the guest suite, in a guest with this

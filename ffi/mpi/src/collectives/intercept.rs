@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use libcopy::collective::Op;
+use libcopy::policy::Oversubscription;
 use libcopy::policy::governor::Decision;
 
 use crate::bootstrap;
@@ -244,11 +245,14 @@ pub fn intercept_nonblocking<K>(
             return Err(Outcome::NoTeam);
         }
         // Before the datatypes are looked at, which costs more.
-        if known
-            .met()
-            .is_some_and(|members| !prior.is_under(Some(members.oversubscription()), order))
-        {
-            return Err(Outcome::Small);
+        if let Some(members) = known.met() {
+            let under = members.oversubscription();
+            if !keeps_order(&known, order, under) {
+                return Err(Outcome::NoGain);
+            }
+            if !prior.is_under(Some(under), order) {
+                return Err(Outcome::Small);
+            }
         }
         if let (Some(members), Order::Free) = (known.met(), order) {
             match governor::decide_nonblocking(&known, members, function, bytes as u64) {
@@ -283,7 +287,11 @@ pub fn intercept_persistent<K>(
         known.admits()?;
         let members = nonblocking::meet_now(abi, comm, &known).ok_or(Outcome::NoTeam)?;
         let order = Order::of(abi, known.size, pair.1, op);
-        if !prior.is_under(Some(members.oversubscription()), order) {
+        let under = members.oversubscription();
+        if !keeps_order(&known, order, under) {
+            return Err(Outcome::NoGain);
+        }
+        if !prior.is_under(Some(under), order) {
             return Err(Outcome::Small);
         }
         let kinds = kinds(abi, &known);
@@ -293,6 +301,12 @@ pub fn intercept_persistent<K>(
         let (members, requests) = made.ok_or(Outcome::NoTeam)?;
         Ok((abi, members, bytes, kinds, requests as usize))
     })
+}
+
+/// Whether a nonblocking reduction combines in the order of a blocking one, if it has to: where each
+/// rank has a processor, blocking ones go by groups of the machine.
+fn keeps_order(known: &Comm, order: Order, under: Oversubscription) -> bool {
+    order == Order::Free || known.size <= 2 || under != Oversubscription::None
 }
 
 /// The library and the bytes of a nonblocking call, if these are worth it for any number of ranks,

@@ -924,9 +924,12 @@ mod tests {
         let allgather = |_, index| word(place(index).0, place(index).1);
         let alltoall = |me: usize, index| word(place(index).0, me * words + place(index).1);
         // From the rank on that combines the word in a blocking collective.
-        let (_, slices) = slices(words, 1, 3);
+        let (_, slices) = slices(8 * words, 8, 3);
         let allreduce = |_, index: usize| {
-            let owner = slices.iter().rposition(|start| *start <= index).unwrap();
+            let owner = slices
+                .iter()
+                .rposition(|start| *start <= 8 * index)
+                .unwrap();
             let ranks = (owner..3).chain(0..owner);
             if index < words {
                 ranks.map(|rank| word(rank, index)).reduce(mix).unwrap()
