@@ -56,10 +56,11 @@ fn a_rank() {
     match words.next().unwrap() {
         "cases" => cases(&mut Team::from_env().unwrap(), words),
         "mismatch" => mismatch(&mut Team::from_env().unwrap(), words.next().unwrap()),
-        "die" => die(
-            words.next().unwrap().parse().unwrap(),
-            words.next().unwrap(),
-        ),
+        "die" => {
+            let mut number = || words.next().unwrap().parse().unwrap();
+            let (millis, victim) = (number(), number() as usize);
+            die(millis, victim, words.next().unwrap());
+        }
         "leave" => leave(&mut Team::from_env().unwrap()),
         "huge" => huge(&mut Team::from_env().unwrap()),
         "barriers" => barriers(&mut Team::from_env().unwrap()),
@@ -1129,7 +1130,7 @@ fn survivors_of_a_kill_get_an_error_within_a_second() {
             let transport = report.kind.name();
             let statuses = run(
                 4,
-                &format!("die {millis} {what}"),
+                &format!("die {millis} 2 {what}"),
                 &[("LIBCOPY_TRANSPORT", transport), (GROUPS, "2")],
             );
             for (rank, status) in statuses.iter().enumerate() {
@@ -1150,19 +1151,42 @@ fn survivors_of_a_kill_get_an_error_within_a_second() {
     }
 }
 
-fn die(millis: u64, what: &str) {
+/// Any of 64 ranks in three levels of groups, at any time: all others hear which it was.
+#[test]
+fn one_of_many_ranks_is_killed() {
+    let all = std::env::var_os("LIBCOPY_TEST_ALL").is_some();
+    let kills: u64 = if all { 200 } else { 2 };
+    for kill in 0..kills {
+        let (victim, millis) = (mix(kill) as usize % 64, mix(kill ^ 7) % 400);
+        let environment = [("LIBCOPY_TRANSPORT", "cma"), (GROUPS, "4")];
+        let statuses = run(64, &format!("die {millis} {victim} plans"), &environment);
+        for (rank, status) in statuses.iter().enumerate() {
+            let is_right = if rank == victim {
+                status.signal() == Some(9)
+            } else {
+                status.success()
+            };
+            assert!(
+                is_right,
+                "kill {kill} of rank {victim}: rank {rank}: {status}"
+            );
+        }
+    }
+}
+
+fn die(millis: u64, victim: usize, what: &str) {
     let mut team = match Team::from_env() {
         Ok(mut team) => {
             set_groups(&mut team);
             team
         }
         // Dying while others join is dying, too.
-        Err(Error::PeerDied { rank: 2 }) => return,
+        Err(Error::PeerDied { rank }) if rank == victim => return,
         Err(error) if error.to_string().contains("kmod") => return,
         Err(error) => panic!("{error}"),
     };
     let (me, size) = (team.rank(), team.size());
-    if me == 2 {
+    if me == victim {
         std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(millis));
             // SAFETY: that is the point.
@@ -1178,11 +1202,17 @@ fn die(millis: u64, what: &str) {
             "bcast" => team.bcast(&mut bytes, root),
             "gather" => team.gather(&bytes, (me == root).then_some(&mut all), root),
             "barrier" => team.barrier(),
-            "sleep" if me == 2 => {
+            "sleep" if me == victim => {
                 std::thread::sleep(Duration::from_secs(5));
                 Ok(())
             }
             "sleep" => team.barrier(),
+            "plans" => match round % 4 {
+                0 => team.bcast(&mut bytes, root),
+                1 => team.allreduce_bytes(None, &mut bytes[..40_000], 4, add),
+                2 => team.allgather(&bytes[..10_000], &mut all[..10_000 * size]),
+                _ => team.barrier(),
+            },
             _ => match round % 6 {
                 0 => team.bcast(&mut bytes, root),
                 3 => {
@@ -1196,11 +1226,16 @@ fn die(millis: u64, what: &str) {
             },
         };
         if let Err(error) = result {
-            assert!(matches!(error, Error::PeerDied { rank: 2 }), "{error}");
+            let is_told =
+                |error: &Error| matches!(error, Error::PeerDied { rank } if *rank == victim);
+            assert!(is_told(&error), "{error}");
             let late = Instant::now().saturating_duration_since(killed);
             assert!(late < HANGS, "noticed after {late:?}");
+            if what == "plans" {
+                eprintln!("rank {me} noticed after {} ms", late.as_millis());
+            }
             let error = team.barrier().unwrap_err();
-            assert!(matches!(error, Error::PeerDied { rank: 2 }), "{error}");
+            assert!(is_told(&error), "{error}");
             return;
         }
     }
