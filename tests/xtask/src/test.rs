@@ -22,8 +22,24 @@ const ENGINE_GROUPS: [&str; 10] = [
     "stress",
 ];
 
-/// Groups of the guest suite that a module without engines runs, unless it runs all.
+/// Groups of the guest suite of which a module without engines runs some tests, unless it runs all.
 const WORKER_GROUPS: [&str; 2] = ["--group", "request"];
+
+/// Words in the names of these tests: what user workers do, and who may die or leave meanwhile. The
+/// others are the same code as with engines.
+const WORKER_TESTS: [&str; 11] = [
+    "moves",
+    "random",
+    "many",
+    "worker",
+    "helper",
+    "copier",
+    "dies",
+    "cancelled",
+    "interrupted",
+    "closing_waits",
+    "files_share",
+];
 
 /// The group that wants a clock of instructions.
 const LATENCY_GROUP: [&str; 2] = ["--group", "latency"];
@@ -364,7 +380,12 @@ impl Tests {
         if !self.options.filter.is_empty() {
             return;
         }
-        self.check("applications", command(["scripts/apps", "--quick"]));
+        let mut apps = command(["scripts/apps", "--quick"]);
+        if !self.options.all {
+            // Results are compared, times are not.
+            apps.args(["--pairs", "1"]);
+        }
+        self.check("applications", apps);
         self.wheel();
         if self.options.all {
             let slow = "cargo test --workspace --test readme -- --ignored";
@@ -554,6 +575,9 @@ impl Tests {
             workers.arg(self.stage.join("guest-suite"));
             if !self.options.all {
                 workers.args(WORKER_GROUPS);
+                if self.options.filter.is_empty() {
+                    workers.args(WORKER_TESTS.iter().flat_map(|word| ["--filter", word]));
+                }
             }
             workers.args(self.options.suite());
             self.tests("guest without engines", [workers]);
@@ -837,9 +861,12 @@ fn last_line(total: Count) -> String {
     line
 }
 
+fn has_nextest() -> bool {
+    succeeds(Command::new("cargo").args(["nextest", "--version"]))
+}
+
 fn workspace_tests(packages: &[&str], filter: Option<&str>) -> Command {
-    let has_nextest = succeeds(Command::new("cargo").args(["nextest", "--version"]));
-    let (run, options) = if has_nextest {
+    let (run, options) = if has_nextest() {
         (
             "nextest run",
             "--no-fail-fast --no-tests=pass --status-level=pass",
@@ -855,9 +882,13 @@ fn workspace_tests(packages: &[&str], filter: Option<&str>) -> Command {
     tests
 }
 
-/// Tests of MPI programs that find these compilers and launchers first.
+/// Tests of MPI programs that find these compilers and launchers first. Nextest has as many at a
+/// time as there are processors, libtest half of that (`ffi/mpi/tests/common`).
 fn mpi_tests(first: &Path, test: &str, filters: &[&str]) -> Command {
-    let mut command = command(["cargo", "test", "--workspace", "--test", test, "--"]);
+    let mut command = workspace_tests(&["--workspace", "--test", test], None);
+    if has_nextest() {
+        command.arg("--");
+    }
     command.args(filters);
     let path = env::var_os("PATH").unwrap_or_default();
     let path = [first.to_owned()]
