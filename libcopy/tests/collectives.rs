@@ -22,6 +22,13 @@ const HANGS: Duration = Duration::from_secs(900);
 /// What a rank does; `LIBCOPY_TEST` says which.
 const SCRIPT: &str = "LIBCOPY_TEST";
 
+/// Whether this is an everyday run in a virtual machine: there is the module, and the ways without
+/// it are tested where tests are faster. `scripts/test --all` tests all there, too.
+fn is_for_the_module() -> bool {
+    let is_all = std::env::var("LIBCOPY_TEST_ALL").is_ok_and(|asked| asked == "1");
+    std::env::var_os("LIBCOPY_VM").is_some() && !is_all
+}
+
 /// Starts `size` ranks that run `script`, with more environment if wanted.
 fn run(size: usize, script: &str, environment: &[(&str, &str)]) -> Vec<std::process::ExitStatus> {
     let program = std::env::current_exe().unwrap();
@@ -164,7 +171,11 @@ fn cases<'a>(team: &mut Team, words: impl Iterator<Item = &'a str>) {
         .filter(|t| t.usable)
         .map(|t| t.kind)
         .collect();
-    for kind in usable.into_iter().map(Some).chain([None]) {
+    let is_kmod_alone = usable.contains(&TransportKind::Kmod) && is_for_the_module();
+    let tested = usable
+        .into_iter()
+        .filter(|kind| !is_kmod_alone || *kind == TransportKind::Kmod);
+    for kind in tested.map(Some).chain([None]) {
         team.set_transport(kind).unwrap();
         for case in &list {
             one(
@@ -701,7 +712,7 @@ fn case() -> impl Strategy<Value = Case> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 12,
+        cases: if is_for_the_module() { 4 } else { 12 },
         max_shrink_iters: 40,
         failure_persistence: None,
         ..ProptestConfig::default()

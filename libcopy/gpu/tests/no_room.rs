@@ -28,7 +28,7 @@ fn every_table_of_a_plan_may_find_no_room() {
             Error::NoRoom(none) => Some(*none),
             _ => None,
         };
-        let refused = refusing::refuse_each(name, || Plan::of(&layout), no_room);
+        let refused = refusing::refuse_each(name, 1, || Plan::of(&layout), no_room);
         assert!(refused >= tables, "{name}: {refused}");
     }
 }

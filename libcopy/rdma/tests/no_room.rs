@@ -31,7 +31,7 @@ fn every_list_of_a_message_may_find_no_room() {
             _ => None,
         };
         let passed = || Control::from_bytes(&message.to_bytes()?, 0);
-        let refused = refusing::refuse_each("a clear to send", passed, no_room);
+        let refused = refusing::refuse_each("a clear to send", 1, passed, no_room);
         assert!(refused >= 2, "{refused}");
     }
 }

@@ -11,6 +11,7 @@
 mod abi;
 mod apps;
 mod bench;
+mod beside;
 mod cargo;
 mod comments;
 mod demo;

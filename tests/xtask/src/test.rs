@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
+use crate::beside::{Beside, Done, Job, Kind, has_room};
 use crate::cargo::Artifacts;
 use crate::options::{Only, Options};
 use crate::part::{code, command, tee};
@@ -21,8 +22,24 @@ const ENGINE_GROUPS: [&str; 10] = [
     "stress",
 ];
 
-/// Groups of the guest suite that a module without engines runs, unless it runs all.
+/// Groups of the guest suite of which a module without engines runs some tests, unless it runs all.
 const WORKER_GROUPS: [&str; 2] = ["--group", "request"];
+
+/// Words in the names of these tests: what user workers do, and who may die or leave meanwhile. The
+/// others are the same code as with engines.
+const WORKER_TESTS: [&str; 11] = [
+    "moves",
+    "random",
+    "many",
+    "worker",
+    "helper",
+    "copier",
+    "dies",
+    "cancelled",
+    "interrupted",
+    "closing_waits",
+    "files_share",
+];
 
 /// The group that wants a clock of instructions.
 const LATENCY_GROUP: [&str; 2] = ["--group", "latency"];
@@ -46,23 +63,16 @@ pub fn run(words: &[&str]) -> ExitCode {
     let mut tests = Tests::new(options);
     match tests.options.only {
         Some(only) => tests.only(only),
-        None => {
-            if tests.options.host {
-                tests.host();
-            }
-            if tests.options.guest {
-                tests.guest();
-            }
-        }
+        None => tests.all(),
     }
     tests.end(begin)
 }
 
 /// What a part has done.
-struct Part {
-    status: i32,
-    log: String,
-    seconds: u64,
+pub struct Part {
+    pub status: i32,
+    pub log: String,
+    pub seconds: u64,
 }
 
 struct Tests {
@@ -114,26 +124,39 @@ impl Tests {
         Instant::now()
     }
 
+    /// The command, with what all commands of parts have in their environment.
+    fn prepared(&self, mut command: Command) -> Command {
+        if !io::stdout().is_terminal() {
+            command.envs([
+                ("CARGO_TERM_COLOR", "never"),
+                ("CARGO_TERM_PROGRESS_WHEN", "never"),
+            ]);
+        }
+        command.envs(self.repetitions());
+        command
+    }
+
+    /// What tells tests how often to repeat what is random, and with which seed.
+    fn repetitions(&self) -> Vec<(&'static str, String)> {
+        let mut all = Vec::new();
+        if self.options.all {
+            // Tests have as many repetitions then as find what is rare.
+            all.push(("LIBCOPY_TEST_ALL", "1".to_owned()));
+        }
+        // Otherwise a change that has nothing to do with it is refused for what a random case
+        // finds; new cases are looked for by --all.
+        if let Some(seed) = self.options.proptest_seed() {
+            all.push(("PROPTEST_RNG_SEED", seed.to_string()));
+        }
+        all
+    }
+
     /// Runs a part's commands one after the other; the first status that is not zero is the part's.
     fn part(&mut self, name: &str, commands: impl IntoIterator<Item = Command>) -> Part {
         let begin = self.begin(name);
         let (mut status, mut log) = (0, String::new());
-        for mut command in commands {
-            if !io::stdout().is_terminal() {
-                command.envs([
-                    ("CARGO_TERM_COLOR", "never"),
-                    ("CARGO_TERM_PROGRESS_WHEN", "never"),
-                ]);
-            }
-            if self.options.all {
-                // Tests have as many repetitions then as find what is rare.
-                command.env("LIBCOPY_TEST_ALL", "1");
-            }
-            // Otherwise a change that has nothing to do with it is refused for what a random case
-            // finds; new cases are looked for by --all.
-            if let Some(seed) = self.options.proptest_seed() {
-                command.env("PROPTEST_RNG_SEED", seed.to_string());
-            }
+        for command in commands {
+            let command = self.prepared(command);
             let mut durations = Durations::default();
             let (code, said) = tee(command, &mut self.screen, |line, seconds| {
                 durations.line(line, seconds);
@@ -175,29 +198,54 @@ impl Tests {
     /// Runs a part that is one check.
     fn check(&mut self, name: &str, command: Command) {
         let part = self.part(name, [command]);
-        self.report(name, &part, Count::check(part.status));
+        self.count(name, &part, Kind::Check);
     }
 
     /// The same of one that needs what may not be there.
     fn check_if_possible(&mut self, name: &str, command: Command) {
         let part = self.part(name, [command]);
-        let count = match part.status {
-            ABSENT => Count::absent(),
-            status => Count::check(status),
-        };
-        self.report(name, &part, count);
+        self.count(name, &part, Kind::CheckIfPossible);
     }
 
     /// Runs a part that runs tests.
     fn tests(&mut self, name: &str, commands: impl IntoIterator<Item = Command>) -> Part {
         let part = self.part(name, commands);
-        let mut count = Count::of(&part.log, part.status);
-        // With a filter the others are left out on purpose: that is not worth a number.
-        if !self.options.filter.is_empty() {
-            count.skipped = 0;
-        }
-        self.report(name, &part, count);
+        self.count(name, &part, Kind::Tests);
         part
+    }
+
+    /// Reports a part by what it is.
+    fn count(&mut self, name: &str, part: &Part, kind: Kind) {
+        let count = match (kind, part.status) {
+            (Kind::CheckIfPossible, ABSENT) => Count::absent(),
+            (Kind::Check | Kind::CheckIfPossible, status) => Count::check(status),
+            (Kind::Tests, status) => {
+                let mut count = Count::of(&part.log, status);
+                // With a filter the others are left out on purpose: that is not worth a number.
+                if !self.options.filter.is_empty() {
+                    count.skipped = 0;
+                }
+                count
+            }
+        };
+        self.report(name, part, count);
+    }
+
+    /// Runs a part that could as well run beside others.
+    fn now(&mut self, job: Job) {
+        let part = self.part(job.name, [job.command]);
+        self.count(job.name, &part, job.kind);
+    }
+
+    /// Shows and counts what has ended beside the others.
+    fn ended(&mut self, all: Vec<Done>) {
+        for done in all {
+            let name = format!("{} (beside the guests)", done.name);
+            self.begin(&name);
+            let _ = self.screen.write_all(done.part.log.as_bytes());
+            self.durations.append(done.durations);
+            self.count(&name, &done.part, done.kind);
+        }
     }
 
     fn absent(&mut self, name: &str, why: &str) {
@@ -264,21 +312,53 @@ impl Tests {
         }
     }
 
-    fn host(&mut self) {
-        let is_all = self.options.filter.is_empty();
-        self.packages();
-        if is_all {
-            self.check("lint", command(["scripts/lint"]));
+    /// Everything that the options ask for.
+    fn all(&mut self) {
+        let Options { host, guest, .. } = self.options;
+        let mut others = Vec::new();
+        if host {
+            self.packages();
+            others = self.compiled();
+            if !(guest && has_room()) {
+                for job in others.drain(..) {
+                    self.now(job);
+                }
+            }
+            self.host();
         }
+        if guest {
+            self.guest(others);
+        }
+        if host {
+            self.host_at_the_end();
+        }
+    }
+
+    /// Parts that mostly compile, and for which it makes no difference how fast: they use what the
+    /// guests leave of the processors. An emulated guest has two, of which it uses one and a
+    /// quarter; it has times to keep, which they have not.
+    fn compiled(&self) -> Vec<Job> {
+        let is_all = self.options.filter.is_empty();
+        let mut all = Vec::new();
+        if is_all {
+            all.push(Job::new("lint", Kind::Check, command(["scripts/lint"])));
+        }
+        all.push(Job::new("loom models", Kind::Tests, loom_models()));
+        if is_all {
+            let build = command(["scripts/build-mpi"]);
+            let name = "portable libcopy_mpi.so";
+            all.push(Job::new(name, Kind::CheckIfPossible, build));
+        }
+        all
+    }
+
+    fn host(&mut self) {
         self.tests(
             "workspace tests",
             [workspace_tests(&["--workspace"], self.filter())],
         );
-        if is_all {
-            self.check_if_possible("portable libcopy_mpi.so", command(["scripts/build-mpi"]));
-            self.check("applications", command(["scripts/apps", "--quick"]));
+        if self.options.filter.is_empty() {
             self.pypi();
-            self.wheel();
             if self.options.all {
                 self.pypi_gpu();
             }
@@ -293,8 +373,21 @@ impl Tests {
         ]);
         doc_tests.args(self.filter());
         self.tests("doc tests", [doc_tests]);
-        self.tests("loom models", [loom_models()]);
-        if is_all && self.options.all {
+    }
+
+    /// What needs the portable libcopy_mpi.so, and what is slow.
+    fn host_at_the_end(&mut self) {
+        if !self.options.filter.is_empty() {
+            return;
+        }
+        let mut apps = command(["scripts/apps", "--quick"]);
+        if !self.options.all {
+            // Results are compared, times are not.
+            apps.args(["--pairs", "1"]);
+        }
+        self.check("applications", apps);
+        self.wheel();
+        if self.options.all {
             let slow = "cargo test --workspace --test readme -- --ignored";
             self.tests("slow tests", [command(slow.split(' '))]);
             let packages = command(["scripts/package", "--test", "deb"]);
@@ -316,11 +409,17 @@ impl Tests {
     /// The newest MPI libraries, which are PyPI's, and that of the standard ABI: what moves bytes
     /// in every way. What Fortran and a second thread add is tested with Debian's.
     fn pypi(&mut self) {
+        // What the governor decides, by a clock of the test, does not depend on the library.
+        let nonblocking = if self.options.all {
+            "nonblocking_collectives"
+        } else {
+            "nonblocking_collectives_are_the_same"
+        };
         let all = [
             "messages_are_the_same",
             "threads_get_their_own",
             "programs_print_the_same",
-            "nonblocking_collectives",
+            nonblocking,
             "what_is_packed",
             "neighbours",
             "types_that_are_committed",
@@ -408,14 +507,16 @@ impl Tests {
 
     fn vm(&self, words: &[&str]) -> Command {
         let mut command = command(["scripts/vm", "run"]);
-        command
-            .args(self.options.kernel())
-            .args(["--mem", "4096"])
-            .args(words);
+        command.args(self.options.kernel()).args(["--mem", "4096"]);
+        for (name, value) in self.repetitions() {
+            command.arg("--env").arg(format!("{name}={value}"));
+        }
+        command.args(words);
         command
     }
 
-    fn guest(&mut self) {
+    /// Everything that runs in guests, and beside them `others`.
+    fn guest(&mut self, mut others: Vec<Job>) {
         if self.options.filter.is_empty() {
             // What the guest needs: the newest kernel. The other series take minutes each.
             let mut build = command(["scripts/vm", "build"]);
@@ -431,28 +532,42 @@ impl Tests {
         let seconds = begin.elapsed().as_secs();
         if let Err(why) = staged {
             self.cannot_build(name, why, seconds);
+            for job in others {
+                self.now(job);
+            }
             return;
         }
         self.say(&format!("-- {name}: built ({seconds} s)"));
+        // The debug kernel's checkers have interrupts off for longer than the module. The clock is
+        // the same however little the guest gets of a processor.
+        if !self.options.debug && self.has_tests("LIBCOPY_VM", "icount", &LATENCY_GROUP) {
+            let mut latency = self.vm(&["--accel", "icount", "--timeout", "900", "--"]);
+            latency.arg(self.stage.join("guest-suite"));
+            latency.args(LATENCY_GROUP).args(self.options.suite());
+            let name = "guest whose clock counts instructions";
+            let latency = Job::new(name, Kind::Tests, latency);
+            if has_room() {
+                others.push(latency);
+            } else {
+                self.now(latency);
+            }
+        }
+        for job in &mut others {
+            let command = std::mem::replace(&mut job.command, Command::new("true"));
+            job.command = self.prepared(command);
+        }
+        // With engines first: that builds their model, before something beside it locks cargo's
+        // directory of release builds.
+        let mut beside = Beside::start(others);
+        self.guest_with_engines();
+        self.ended(beside.ended());
         let limit = if self.options.debug { "14400" } else { "3600" };
         let mut all = self.vm(&["--timeout", limit, "--"]);
         all.arg(self.root.join("scripts/test-in-guest"))
             .arg(&self.stage);
         all.args(self.options.suite());
         self.tests("guest", [all]);
-        let shape = self.engines();
-        if self.has_tests("LIBCOPY_IOAT", shape, &ENGINE_GROUPS) {
-            // The same machine with copy engines. As much memory as above: ioatdma allocates nine
-            // pieces of 512 KiB for a channel without waiting for them (GFP_NOWAIT), each time a
-            // channel comes back, and says nothing where there are none.
-            let limit = if self.options.debug { "14400" } else { "1800" };
-            let mut engines = self.vm(&["--ioat", shape, "--numa", "2", "--timeout", limit, "--"]);
-            engines
-                .arg(self.root.join("scripts/engines-in-guest"))
-                .arg(&self.stage);
-            engines.args(ENGINE_GROUPS).args(self.options.suite());
-            self.tests("guest with copy engines", [engines]);
-        }
+        self.ended(beside.ended());
         // A module without engines has the same requests, done by user workers.
         if self.has_tests("LIBCOPY_VM", "tcg", &WORKER_GROUPS) {
             let limit = if self.options.debug { "14400" } else { "1800" };
@@ -460,19 +575,39 @@ impl Tests {
             workers.arg(self.stage.join("guest-suite"));
             if !self.options.all {
                 workers.args(WORKER_GROUPS);
+                if self.options.filter.is_empty() {
+                    workers.args(WORKER_TESTS.iter().flat_map(|word| ["--filter", word]));
+                }
             }
             workers.args(self.options.suite());
             self.tests("guest without engines", [workers]);
         }
-        // The debug kernel's checkers have interrupts off for longer than the module.
-        if !self.options.debug && self.has_tests("LIBCOPY_VM", "icount", &LATENCY_GROUP) {
-            let mut latency = self.vm(&["--accel", "icount", "--timeout", "900", "--"]);
-            latency.arg(self.stage.join("guest-suite"));
-            latency.args(LATENCY_GROUP).args(self.options.suite());
-            self.tests("guest whose clock counts instructions", [latency]);
-        }
         if self.options.all && self.options.filter.is_empty() {
             self.guest_with_nodes();
+        }
+        self.ended(beside.ended());
+        if !beside.names().is_empty() {
+            self.say(&format!("waiting for {}", beside.names().join(", ")));
+        }
+        while let Some(done) = beside.next() {
+            self.ended(vec![done]);
+        }
+    }
+
+    /// The tests of engines, and what differs with them.
+    fn guest_with_engines(&mut self) {
+        let shape = self.engines();
+        if self.has_tests("LIBCOPY_IOAT", shape, &ENGINE_GROUPS) {
+            // As much memory as without engines: ioatdma allocates nine pieces of 512 KiB for a
+            // channel without waiting for them (GFP_NOWAIT), each time a channel comes back, and
+            // says nothing where there are none.
+            let limit = if self.options.debug { "14400" } else { "1800" };
+            let mut engines = self.vm(&["--ioat", shape, "--numa", "2", "--timeout", limit, "--"]);
+            engines
+                .arg(self.root.join("scripts/engines-in-guest"))
+                .arg(&self.stage);
+            engines.args(ENGINE_GROUPS).args(self.options.suite());
+            self.tests("guest with copy engines", [engines]);
         }
     }
 
@@ -582,7 +717,9 @@ impl Tests {
         let engines = self.engines();
         // The words above have the filter.
         self.options.filter.clear();
-        let mut suite = self.vm(&["--ioat", engines, "--numa", "2", "--timeout", limit, "--"]);
+        let all = ["--env", "LIBCOPY_TEST_ALL=1", "--numa", "2"];
+        let words_of_vm = [&all[..], &["--ioat", engines, "--timeout", limit, "--"]].concat();
+        let mut suite = self.vm(&words_of_vm);
         suite
             .arg(self.stage.join("guest-suite"))
             .args(self.options.suite())
@@ -731,9 +868,12 @@ fn last_line(total: Count) -> String {
     line
 }
 
+fn has_nextest() -> bool {
+    succeeds(Command::new("cargo").args(["nextest", "--version"]))
+}
+
 fn workspace_tests(packages: &[&str], filter: Option<&str>) -> Command {
-    let has_nextest = succeeds(Command::new("cargo").args(["nextest", "--version"]));
-    let (run, options) = if has_nextest {
+    let (run, options) = if has_nextest() {
         (
             "nextest run",
             "--no-fail-fast --no-tests=pass --status-level=pass",
@@ -749,9 +889,13 @@ fn workspace_tests(packages: &[&str], filter: Option<&str>) -> Command {
     tests
 }
 
-/// Tests of MPI programs that find these compilers and launchers first.
+/// Tests of MPI programs that find these compilers and launchers first. Nextest has as many at a
+/// time as there are processors, libtest half of that (`ffi/mpi/tests/common`).
 fn mpi_tests(first: &Path, test: &str, filters: &[&str]) -> Command {
-    let mut command = command(["cargo", "test", "--workspace", "--test", test, "--"]);
+    let mut command = workspace_tests(&["--workspace", "--test", test], None);
+    if has_nextest() {
+        command.arg("--");
+    }
     command.args(filters);
     let path = env::var_os("PATH").unwrap_or_default();
     let path = [first.to_owned()]

@@ -97,7 +97,12 @@ fn mpich_programs_print_the_same() {
 
 #[test]
 fn open_mpi_programs_that_count_further_print_the_same() {
-    differential("openmpi", "mpirun.openmpi", true);
+    // Larger counts are the same code behind the decision, which is tested with MPICH each time.
+    if is_full() {
+        differential("openmpi", "mpirun.openmpi", true);
+    } else {
+        eprintln!("skipped: only with LIBCOPY_TEST_ALL=1");
+    }
 }
 
 #[test]

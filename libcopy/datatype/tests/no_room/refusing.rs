@@ -63,18 +63,19 @@ pub fn refuse<T>(number: i64, work: impl FnOnce() -> T) -> (T, bool) {
     (done, LEFT.replace(-1) < 0)
 }
 
-/// Refuses the first large block of `work`, then the second, until there are no more; returns how
-/// many there were. Each refusal has to be an error that says so. What was made is dropped with all
-/// room: that nothing is left over has no error.
+/// Refuses the first large block of `work`, then the one that is `step` blocks behind it, until
+/// there are no more; returns how many were refused. Each refusal has to be an error that says so.
+/// What was made is dropped with all room: that nothing is left over has no error.
 pub fn refuse_each<T, E: std::fmt::Debug>(
     what: &str,
+    step: usize,
     work: impl Fn() -> Result<T, E>,
     no_room: impl Fn(&E) -> Option<NoRoom>,
 ) -> i64 {
-    for refused in 0.. {
+    for (count, refused) in (0..).step_by(step).enumerate() {
         let (done, was_refused) = refuse(refused, &work);
         match done {
-            Ok(_) if !was_refused => return refused,
+            Ok(_) if !was_refused => return count as i64,
             Ok(_) => panic!("{what}: large block {refused} was refused, and nobody noticed"),
             Err(error) => match no_room(&error) {
                 Some(none) => assert!(none.bytes >= LARGE as u64, "{what}: {none}"),

@@ -190,7 +190,7 @@ fn random_in(context: &Context, rounds: usize, cut: bool) -> Outcome {
 }
 
 fn random(context: &Context) -> Outcome {
-    random_in(context, 200, false)
+    random_in(context, context.rounds(200, 70), false)
 }
 
 fn scattered_region(context: &Context) -> Outcome {

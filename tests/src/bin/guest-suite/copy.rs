@@ -46,7 +46,7 @@ fn both_directions(_: &Context) -> Outcome {
 fn random_both_ways(context: &Context) -> Outcome {
     let mut rng = context.rng();
     let (device, _) = Device::domain()?;
-    for round in 0..300 {
+    for round in 0..context.rounds(300, 100) {
         let what = format!("seed {}, round {round}", context.seed);
         let theirs = Map::filled(24 * PAGE, rng.word())?;
         let ours = Map::filled(24 * PAGE, rng.word())?;

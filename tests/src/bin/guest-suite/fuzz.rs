@@ -380,7 +380,7 @@ fn impatient(body: impl FnOnce() -> Outcome) -> Outcome {
 
 fn any_ioctl(context: &Context) -> Outcome {
     let mut rng = context.rng();
-    for round in 0..12 {
+    for round in 0..context.rounds(12, 6) {
         let seed = rng.word();
         impatient(|| {
             let mut rng = Rng::new(seed);
@@ -456,7 +456,7 @@ fn any_mmap(context: &Context) -> Outcome {
 /// Two members with several threads each, all over the same domain.
 fn racing_threads(context: &Context) -> Outcome {
     let mut rng = context.rng();
-    for _ in 0..4 {
+    for _ in 0..context.rounds(4, 2) {
         let seed = rng.word();
         let keys = Device::domain()?;
         let run = |seed: u64| {

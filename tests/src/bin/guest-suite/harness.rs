@@ -137,6 +137,8 @@ pub struct Context {
     pub soak: u32,
     /// Random operations of the stress test.
     pub operations: u64,
+    /// Whether repetitions are as many as may find something that fewer of them do not, rarely.
+    pub is_full: bool,
     /// The module's file, if known, for tests that unload it.
     pub module: Option<String>,
 }
@@ -145,6 +147,11 @@ impl Context {
     /// A generator that depends on the run's seed only.
     pub fn rng(&self) -> Rng {
         Rng::new(self.seed)
+    }
+
+    /// Repetitions of something random or slow: all of them, or enough for a run of every day.
+    pub fn rounds<T>(&self, all: T, some: T) -> T {
+        if self.is_full { all } else { some }
     }
 
     /// How long a test may wait for what should take `seconds` at most. An emulated machine's clock

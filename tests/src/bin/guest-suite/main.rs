@@ -58,13 +58,16 @@ Tests the module behind /dev/libcopy. Run it as root, in a virtual machine.
                    LIBCOPY_IOAT set, as by scripts/vm --ioat, the group latency only with
                    LIBCOPY_VM=icount, as by scripts/vm --accel icount
   --seed N         seed of the random tests (default 1)
-  --kills N        processes that each of the two kill stresses kills (default 30)
+  --kills N        processes that each of the two kill stresses kills (default 15; 30)
   --touches N      collectives whose buffers offload::random_touches touches (default 60)
   --operations N   operations of stress::random_operations (default 20000)
   --soak SECONDS   how long soak::everything_at_once runs with each kind of engine (default 5)
   --scale N        factor on every time limit, for slow kernels (default 1)
   --module FILE    libcopy.ko, for the tests that unload and load it (default: $LIBCOPY_KO)
   -h, --help       this text
+
+With LIBCOPY_TEST_ALL=1 tests repeat what is random or slow more often, as with scripts/test --all and
+scripts/test --only proven; a second default is for that.
 ";
 
 fn all() -> Vec<&'static Test> {
@@ -113,13 +116,15 @@ fn all() -> Vec<&'static Test> {
 }
 
 fn main() -> ExitCode {
+    let is_full = std::env::var_os("LIBCOPY_TEST_ALL").is_some_and(|asked| asked == "1");
     let mut context = Context {
         seed: 1,
         scale: 1,
-        kills: 30,
+        kills: if is_full { 30 } else { 15 },
         touches: 60,
         soak: 5,
         operations: 20_000,
+        is_full,
         module: std::env::var("LIBCOPY_KO").ok(),
     };
     let mut filters: Vec<String> = Vec::new();

@@ -74,7 +74,7 @@ fn random(context: &Context) -> Outcome {
     with_each(|| {
         let mut rng = context.rng();
         let (device, _) = Device::domain()?;
-        for _ in 0..120 {
+        for _ in 0..context.rounds(120, 40) {
             let pair = Scattered::new(&device, &mut rng, 24, 4 * PAGE)?;
             let id = device
                 .submit_with(RequestSubmit {

@@ -47,7 +47,7 @@ fn owner_dies(context: &Context) -> Outcome {
     with_each(|| {
         let (device, key) = Device::domain()?;
         let mut seen = 0;
-        for round in 0..6 {
+        for round in 0..context.rounds(6, 2) {
             let counters = SharedCounters::new()?;
             let into_child = round % 2 == 0;
             let child = Child::spawn(|| {
@@ -120,13 +120,13 @@ fn submitter_dies(context: &Context) -> Outcome {
 }
 
 /// Everything ends while requests run, in every order that a program may choose.
-fn left_behind(_: &Context) -> Outcome {
+fn left_behind(context: &Context) -> Outcome {
     with_each(|| {
         for way in 0..4 {
             in_child(|| {
                 let (device, _) = Device::domain()?;
                 let pair = Pair::new(&device, LONG)?;
-                for _ in 0..5 {
+                for _ in 0..context.rounds(5, 2) {
                     pair.submit(&device)?;
                 }
                 match way {

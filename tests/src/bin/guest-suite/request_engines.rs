@@ -70,11 +70,11 @@ fn engines(_: &Context) -> Outcome {
 }
 
 /// The engine is taken away, and given back, while it is at work.
-fn engine_changes(_: &Context) -> Outcome {
+fn engine_changes(context: &Context) -> Outcome {
     with_each(|| {
         let (device, _) = Device::domain()?;
         let now = fs::read_to_string(PARAMETER)?.trim().to_owned();
-        for _ in 0..10 {
+        for _ in 0..context.rounds(10, 3) {
             let pair = Pair::new(&device, LONG / 2)?;
             let id = pair.submit(&device)?;
             {

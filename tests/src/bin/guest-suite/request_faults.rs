@@ -75,7 +75,7 @@ fn proven_01_unbind_does_not_deadlock(context: &Context) -> Outcome {
     }
     let mut rng = context.rng();
     let _chosen = choose("auto")?;
-    for round in 0..12_u32.div_ceil(context.scale) {
+    for round in 0..context.rounds(12_u32, 4).div_ceil(context.scale) {
         // Every channel is given back, and acquired by who submits first.
         {
             let _off = choose("off")?;
@@ -390,7 +390,7 @@ fn proven_07_release_forgets_only_what_has_ended(_: &Context) -> Outcome {
 
 /// Who sees the end of a request in the status table sees all of it.
 fn proven_10_state_is_published_last(context: &Context) -> Outcome {
-    const ROUNDS: u64 = 4000;
+    let most: u64 = context.rounds(4000, 1000);
     /// Of them, however long they take.
     const LEAST: u64 = 200;
     const LENGTH: usize = 24 * PAGE;
@@ -416,7 +416,7 @@ fn proven_10_state_is_published_last(context: &Context) -> Outcome {
         let (mut early, mut rounds) = (0, 0);
         let start = Instant::now();
         let limit = context.second() * 4;
-        while rounds < LEAST || (rounds < ROUNDS && start.elapsed() < limit) {
+        while rounds < LEAST || (rounds < most && start.elapsed() < limit) {
             let id = pair.submit(&device)?;
             counters.set(0, id.into());
             // The state first, then the rest.

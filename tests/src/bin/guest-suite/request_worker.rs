@@ -231,7 +231,7 @@ fn worker_killed_while_copying(context: &Context) -> Outcome {
 /// What somebody who helps had claimed when he was killed is copied by the submitter's worker.
 fn a_killed_helper_spoils_nothing(context: &Context) -> Outcome {
     let mut rng = context.rng();
-    for _ in 0..4 {
+    for _ in 0..context.rounds(4, 2) {
         let _chosen = choose(software_engine())?;
         let (device, key) = Device::domain()?;
         let pair = Pair::new(&device, LONG)?;
