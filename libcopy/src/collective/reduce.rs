@@ -13,6 +13,7 @@ use super::{allgather, gather};
 use crate::error::{Allowed, Error, Result};
 use crate::offload;
 use crate::op::Op;
+use crate::plan;
 use crate::scratch::zeros;
 use crate::team::Team;
 
@@ -28,10 +29,13 @@ pub(super) fn whole_elements(len: usize, element: usize) -> Result<()> {
     Ok(())
 }
 
-/// Whether engines move the slices of a result by this operation.
-fn offloads(team: &Team, op: Op, counts: &[usize]) -> bool {
-    let longest = counts.iter().copied().max().unwrap_or(0);
-    team.size() > 1 && team.decide(op, longest).offloads
+/// Whether engines move the slices of a result of this length by this operation.
+fn offloads(team: &Team, op: Op, len: usize, element: usize) -> bool {
+    let size = team.size();
+    let longest = (len / size)
+        .next_multiple_of(plan::granule(element))
+        .min(len);
+    size > 1 && team.decide(op, longest).offloads
 }
 
 /// Combines everybody's elements in the root's memory at `to`, which is null elsewhere.
@@ -48,11 +52,11 @@ pub(super) unsafe fn to_root(
     combine: Combine<'_>,
 ) -> Result<()> {
     whole_elements(len, element)?;
-    let (counts, offsets) = slices(len, element, team.size());
-    if !offloads(team, Op::Gather, &counts) {
+    if !offloads(team, Op::Gather, len, element) {
         // SAFETY: the caller's promise.
         return unsafe { planned::reduce(team, root, (from, to, len), element, combine) };
     }
+    let (counts, offsets) = slices(len, element, team.size());
     let rank = team.rank();
     let division = Division::Slices(Parts {
         counts: &counts,
@@ -92,11 +96,11 @@ pub(super) unsafe fn to_all(
 ) -> Result<()> {
     let (to, len) = (recv.as_mut_ptr(), recv.len());
     whole_elements(len, element)?;
-    let (counts, offsets) = slices(len, element, team.size());
-    if !offloads(team, Op::Allgather, &counts) {
+    if !offloads(team, Op::Allgather, len, element) {
         // SAFETY: the caller's promise.
         return unsafe { planned::allreduce(team, (from, to, len), element, combine) };
     }
+    let (counts, offsets) = slices(len, element, team.size());
     // SAFETY: the caller's promise; the slice is inside.
     unsafe {
         let own = to.add(offsets[team.rank()]);
