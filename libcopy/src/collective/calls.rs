@@ -27,12 +27,12 @@ impl Team {
         if self.size() == 1 {
             return self.check_home();
         }
-        let result = self
-            .begin(Call::new(Op::Barrier, 0, 0))
-            .and_then(|()| match planned::barrier(self) {
-                Some(result) => result,
-                None => self.mailbox.barrier(),
-            });
+        let result =
+            self.begin(Call::new(Op::Barrier, 0, 0))
+                .and_then(|()| match planned::barrier(self) {
+                    Some(result) => result,
+                    None => self.mailbox.barrier(),
+                });
         self.settle(result)
     }
 

@@ -30,9 +30,7 @@ const NONE: Memory = (std::ptr::null_mut(), 0);
 /// their copies.
 pub(super) fn takes(team: &Team, decision: Decision) -> Option<TransportKind> {
     match decision.path {
-        Path::Via(kind)
-            if kind != TransportKind::Shm && team.size() > 2 && !decision.offloads =>
-        {
+        Path::Via(kind) if kind != TransportKind::Shm && team.size() > 2 && !decision.offloads => {
             Some(kind)
         }
         _ => None,
@@ -59,7 +57,11 @@ pub(super) fn bcast(
     root: usize,
     kind: TransportKind,
 ) -> Result<()> {
-    let planned = team.plan(&plan_call(Operation::Bcast, root, Lengths::Same(bytes.len())));
+    let planned = team.plan(&plan_call(
+        Operation::Bcast,
+        root,
+        Lengths::Same(bytes.len()),
+    ));
     let call = Call::new(Op::Bcast, root, bytes.len());
     let mut memory = [NONE; BUFFERS];
     memory[index(Buffer::Receive)] = (bytes.as_mut_ptr(), bytes.len());

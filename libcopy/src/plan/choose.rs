@@ -7,7 +7,6 @@ use crate::topology::{Level, Object};
 use super::call::{Call, Operation, Prefix, Shape, Workers};
 use super::costs::{Costs, Machine};
 use super::plans::Plans;
-use super::price::price;
 use super::tree::{MOST_MEMBERS, Tree};
 
 /// A way to go.
@@ -47,8 +46,15 @@ fn chunks(call: &Call<'_>, ranks: usize, workers: Workers) -> Vec<usize> {
     chunks
 }
 
-/// The ways that a call can go.
-pub fn ways(machine: &Object, places: &[usize], call: &Call<'_>) -> Vec<Way> {
+/// Ways that differ by their chunks alone.
+struct Kind {
+    levels: Vec<Level>,
+    tree: Tree,
+    shape: Shape,
+    chunks: Vec<usize>,
+}
+
+fn kinds(machine: &Object, places: &[usize], call: &Call<'_>) -> Vec<Kind> {
     let levels = [Level::Package, Level::Node, Level::Cache];
     let mut trees: Vec<(Vec<Level>, Tree)> = Vec::new();
     for used in 0..1 << levels.len() {
@@ -76,26 +82,38 @@ pub fn ways(machine: &Object, places: &[usize], call: &Call<'_>) -> Vec<Way> {
         Operation::Scan | Operation::Exscan => &[Prefix::Doubling, Prefix::Chain][..],
         _ => &[Prefix::Doubling],
     };
-    let mut ways = Vec::new();
-    for (levels, tree) in &trees {
+    let mut kinds = Vec::new();
+    for (levels, tree) in trees {
         for workers in workers {
             for prefix in prefixes {
-                for chunk in chunks(call, places.len(), *workers) {
-                    ways.push(Way {
-                        levels: levels.clone(),
-                        tree: tree.clone(),
-                        shape: Shape {
-                            workers: *workers,
-                            prefix: *prefix,
-                            at_once: usize::MAX,
-                        },
-                        chunk,
-                    });
-                }
+                kinds.push(Kind {
+                    levels: levels.clone(),
+                    tree: tree.clone(),
+                    shape: Shape {
+                        workers: *workers,
+                        prefix: *prefix,
+                        at_once: usize::MAX,
+                    },
+                    chunks: chunks(call, places.len(), *workers),
+                });
             }
         }
     }
-    ways
+    kinds
+}
+
+/// The ways that a call can go.
+pub fn ways(machine: &Object, places: &[usize], call: &Call<'_>) -> Vec<Way> {
+    let kinds = kinds(machine, places, call).into_iter();
+    let ways = kinds.flat_map(|kind| {
+        kind.chunks.into_iter().map(move |chunk| Way {
+            levels: kind.levels.clone(),
+            tree: kind.tree.clone(),
+            shape: kind.shape,
+            chunk,
+        })
+    });
+    ways.collect()
 }
 
 /// Of ways whose prices differ by less than estimates do from what is simulated (some per cent),
@@ -113,52 +131,41 @@ pub fn best(machine: &Object, places: &[usize], call: &Call<'_>, costs: Costs) -
     };
     let with_ranks = Machine::new(machine, places, costs);
     let bytes = buffer(call, places.len());
-    let priced = ways(machine, places, call).into_iter().map(|way| {
-        let plans = Plans::new(&way.tree, call, way.shape).all();
-        (price(&plans, &with_ranks, bytes, way.chunk), way)
-    });
-    let priced: Vec<(f64, Way)> = priced.collect();
-    let least = priced
+    let mut kinds = kinds(machine, places, call);
+    if call.operation.is_scan() {
+        // Scans have no groups.
+        let tree = kinds.first()?.tree.clone();
+        kinds.retain(|kind| kind.tree == tree);
+    }
+    let mut priced: Vec<(f64, usize, &Kind)> = Vec::new();
+    for kind in &kinds {
+        let estimate = Plans::estimate(&kind.tree, call, kind.shape, &with_ranks, bytes);
+        for chunk in &kind.chunks {
+            priced.push((estimate.seconds(*chunk), *chunk, kind));
+        }
+    }
+    let prices = priced.iter().map(|(price, ..)| *price);
+    let least = prices.fold(f64::MAX, f64::min);
+    priced.retain(|(price, ..)| *price <= least * NEAR);
+    let taken = priced
         .iter()
-        .map(|(price, _)| *price)
-        .fold(f64::MAX, f64::min);
-    let near = priced
-        .into_iter()
-        .filter(|(price, _)| *price <= least * NEAR);
-    let near: Vec<(f64, Way)> = near.collect();
-    let taken = near.iter().min_by(|(one, way), (other, other_way)| {
-        let by_depth = way.tree.depth().cmp(&other_way.tree.depth());
-        by_depth.then(one.total_cmp(other))
-    });
-    let (_, taken) = taken?;
-    // With one level nobody follows another one's chunks.
-    if taken.tree.depth() == 1 {
-        return Some(taken.clone());
-    }
-    let alike = near.iter().map(|(_, way)| way);
-    let alike = alike.filter(|way| way.tree == taken.tree && way.shape == taken.shape);
-    alike.min_by_key(|way| way.chunk).cloned()
-}
-
-/// [`best`] for a rank that cannot wait long for it. An allgather's pieces are too many to be
-/// priced for each way: it takes all levels of the machine, which is never far from the best
-/// (`libcopy/model/tests/scale.rs` compares them).
-pub fn quick(machine: &Object, places: &[usize], call: &Call<'_>, costs: Costs) -> Option<Way> {
-    if call.operation != Operation::Allgather {
-        return best(machine, places, call, costs);
-    }
-    let levels = vec![Level::Package, Level::Node, Level::Cache];
-    let shape = Shape {
-        workers: Workers::All,
-        prefix: Prefix::Doubling,
-        at_once: usize::MAX,
+        .min_by(|(one, _, kind), (other, _, other_kind)| {
+            let by_depth = kind.tree.depth().cmp(&other_kind.tree.depth());
+            by_depth.then(one.total_cmp(other))
+        });
+    let (_, chunk, kind) = taken?;
+    let chunk = if kind.tree.depth() == 1 {
+        // With one level nobody follows another one's chunks.
+        *chunk
+    } else {
+        let alike = priced.iter().filter(|(_, _, it)| std::ptr::eq(*it, *kind));
+        alike.map(|(_, chunk, _)| *chunk).min()?
     };
-    let chunks = chunks(call, places.len(), shape.workers);
     Some(Way {
-        tree: Tree::new(machine, places, &levels, MOST_MEMBERS),
-        levels,
-        shape,
-        chunk: chunks[chunks.len() / 2],
+        levels: kind.levels.clone(),
+        tree: kind.tree.clone(),
+        shape: kind.shape,
+        chunk,
     })
 }
 

@@ -9,9 +9,10 @@
 //! first, in the order of members. One rank combines an element, so that all ranks get the same
 //! bits.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ops::Range;
 
+use super::alike::mixed;
 use super::call::{Call, Operation, Workers, share};
 use super::held::{Cell, Held, cells};
 use super::signal::{all_have_ended, ended, gathered, latest};
@@ -32,6 +33,18 @@ struct Combined<'a> {
     fetched: Vec<Vec<Vec<usize>>>,
     /// Members of a group of ranks that combine, at most.
     partners: usize,
+    /// For each rank, what it combines and fetches in its groups, roughly: as a number that others
+    /// with as much have, too.
+    work: Vec<u64>,
+}
+
+/// Numbers that differ little as one.
+fn roughly(bytes: usize) -> u64 {
+    // Shares are often powers of two, or a granule less.
+    let bytes = bytes + bytes / 5;
+    let digits = usize::BITS - bytes.leading_zeros();
+    let second = bytes >> digits.saturating_sub(2) & 1;
+    u64::from(digits) << 1 | second as u64
 }
 
 /// How many ranks of each group of ranks combine. Groups of nearly the same size use as many each:
@@ -80,7 +93,10 @@ impl<'a> Combined<'a> {
             held: Vec::new(),
             fetched: Vec::new(),
             partners: partners(tree),
+            work: vec![0; tree.size()],
         };
+        // Of each rank, what it combines in a group, fetches, and how many cells that is from.
+        let mut of_rank = vec![(0, 0, 0); tree.size()];
         for (number, group) in tree.groups().iter().enumerate() {
             let own: Vec<Vec<Held>> = group
                 .members
@@ -103,20 +119,18 @@ impl<'a> Combined<'a> {
             let cells = cells(&lists.collect::<Vec<_>>());
             let mut held = Vec::new();
             let mut fetched = Vec::new();
-            let mut combined: HashMap<usize, usize> = HashMap::new();
-            let mut got: HashMap<usize, usize> = HashMap::new();
             for cell in &cells {
                 let mut fetched_here = Vec::new();
                 for (member, holder) in cell.held.iter().enumerate() {
                     let rank = holder.span.rank;
                     let range = this.slice(number, cell, member);
-                    let got = got.entry(rank).or_default();
+                    let (combined, got, in_cells) = &mut of_rank[rank];
+                    *in_cells += 1;
                     *got += cell.range.len() - range.len();
                     fetched_here.push(*got);
                     if range.is_empty() {
                         continue;
                     }
-                    let combined = combined.entry(rank).or_default();
                     *combined += range.len();
                     let progress = Progress {
                         stage: tree.position(rank, number),
@@ -135,6 +149,12 @@ impl<'a> Combined<'a> {
                     });
                 }
                 fetched.push(fetched_here);
+            }
+            for rank in &group.ranks {
+                let (combined, got, in_cells) = std::mem::take(&mut of_rank[*rank]);
+                let amounts = [roughly(combined), roughly(got), roughly(in_cells)];
+                let work = &mut this.work[*rank];
+                *work = amounts.into_iter().fold(*work, mixed);
             }
             this.cells.push(cells);
             this.held.push(held);
@@ -183,16 +203,31 @@ impl<'a> Combined<'a> {
     /// How many of a group's ranks follow one of them, at most.
     fn fan_out(&self) -> usize {
         let mut most = 0;
+        let mut in_cells = vec![0; self.tree.size()];
+        fn holders(cell: &Cell) -> impl Iterator<Item = usize> + '_ {
+            cell.held.iter().map(|it| it.span.rank)
+        }
         for cells in &self.cells {
-            let mut partners: HashMap<usize, HashSet<usize>> = HashMap::new();
-            for cell in cells {
-                for one in &cell.held {
-                    let others = cell.held.iter().map(|other| other.span.rank);
-                    let others = others.filter(|other| *other != one.span.rank);
-                    partners.entry(one.span.rank).or_default().extend(others);
+            for rank in cells.iter().flat_map(holders) {
+                in_cells[rank] += 1;
+            }
+            for (number, cell) in cells.iter().enumerate() {
+                for one in holders(cell) {
+                    // Most hold one cell, which all of its holders combine.
+                    let count = std::mem::take(&mut in_cells[one]);
+                    let partners = match count {
+                        0 => 0,
+                        1 => cell.held.len() - 1,
+                        _ => {
+                            let its = cells[number..].iter();
+                            let its = its.filter(|cell| holders(cell).any(|it| it == one));
+                            let others = its.flat_map(holders).filter(|other| *other != one);
+                            others.collect::<HashSet<usize>>().len()
+                        }
+                    };
+                    most = most.max(partners);
                 }
             }
-            most = most.max(partners.values().map(HashSet::len).max().unwrap_or(0));
         }
         most
     }
@@ -361,8 +396,18 @@ pub(super) struct Reduction<'a> {
     tree: &'a Tree,
     call: &'a Call<'a>,
     workers: Workers,
-    /// What the groups combine of each segment.
+    /// What the groups combine of each segment; in a sketch of the first one, for all.
     segments: Vec<Combined<'a>>,
+    /// Segments of a plan.
+    count: usize,
+    /// Segments of the call that a sketch leaves out.
+    left_out: usize,
+    /// For each rank of an allreduce, the stages of a segment before the last one, and whether it
+    /// has an odd place in its smallest group: ranks at the same place of their groups work
+    /// together.
+    rounds: Vec<(usize, bool)>,
+    /// What ranks fetch of the result of a reduce_scatter.
+    parts: Parts,
 }
 
 /// Bytes of a segment for each rank of a group of ranks, at least: a chunk of each slice.
@@ -371,103 +416,220 @@ const SEGMENT: usize = 16 << 10;
 /// Segments of a call, at most.
 const MOST_SEGMENTS: usize = 16;
 
+/// Segments of a sketch, at most: from the third one on each takes as long as the one before.
+const SKETCHED: usize = 4;
+
 impl<'a> Reduction<'a> {
     pub fn new(tree: &'a Tree, call: &'a Call<'a>, workers: Workers) -> Self {
-        let bytes = match call.operation {
+        let all = Self::segments_of(tree, call, workers);
+        Self::with_segments(tree, call, workers, all, all)
+    }
+
+    /// One that takes as long, to be priced: all segments have the bytes of the first one, and
+    /// those that would repeat others are left out.
+    pub fn sketch(tree: &'a Tree, call: &'a Call<'a>, workers: Workers) -> Self {
+        let all = Self::segments_of(tree, call, workers);
+        let mut sketch = Self::with_segments(tree, call, workers, all, 1);
+        sketch.count = all.min(SKETCHED);
+        sketch.left_out = all - sketch.count;
+        sketch
+    }
+
+    fn bytes(tree: &Tree, call: &Call<'_>) -> usize {
+        match call.operation {
             Operation::ReduceScatter => call.lengths.total(tree.size()),
             _ => call.lengths.total(1),
-        };
-        // Only an allreduce has something to do for one segment while others do it for another.
-        let count = match (call.operation, workers) {
+        }
+    }
+
+    /// Only an allreduce has something to do for one segment while others do it for another.
+    fn segments_of(tree: &Tree, call: &Call<'_>, workers: Workers) -> usize {
+        match (call.operation, workers) {
             (Operation::Allreduce, Workers::All) => {
+                let bytes = Self::bytes(tree, call);
                 (bytes / (SEGMENT * partners(tree))).clamp(1, MOST_SEGMENTS)
             }
             _ => 1,
-        };
-        let ranges = (0..count).map(|number| share(&(0..bytes), count, number, call.granule()));
+        }
+    }
+
+    /// One with the first of some segments.
+    fn with_segments(
+        tree: &'a Tree,
+        call: &'a Call<'a>,
+        workers: Workers,
+        all: usize,
+        made: usize,
+    ) -> Self {
+        let whole = 0..Self::bytes(tree, call);
+        let ranges = (0..made).map(|number| share(&whole, all, number, call.granule()));
         let segments = match workers {
             Workers::Owners => Vec::new(),
             _ => ranges
                 .map(|range| Combined::new(tree, call, workers, &range))
                 .collect(),
         };
+        let parts = match (call.operation, segments.first()) {
+            (Operation::ReduceScatter, Some(all)) => Parts::new(all),
+            _ => Parts::default(),
+        };
+        let rounds = match call.operation {
+            Operation::Allreduce => (0..tree.size()).map(|rank| round(tree, rank)).collect(),
+            _ => Vec::new(),
+        };
         Reduction {
             tree,
             call,
             workers,
             segments,
+            count: all,
+            left_out: 0,
+            rounds,
+            parts,
         }
     }
 
     /// Parts of the buffers that go one after the other.
     pub fn segments(&self) -> usize {
-        self.segments.len().max(1)
+        self.count
+    }
+
+    /// For each rank a number that says how much it does, besides what the leaders of groups do.
+    pub fn work(&self) -> Vec<u64> {
+        let (size, call) = (self.tree.size(), self.call);
+        let Some(first) = self.segments.first() else {
+            let whole = 0..call.lengths.total(1);
+            let own = |rank| match call.operation {
+                Operation::Reduce => share(&whole, size, rank, call.granule()),
+                _ => call.lengths.block(rank),
+            };
+            return (0..size).map(|rank| roughly(own(rank).len())).collect();
+        };
+        let mut work = first.work.clone();
+        for (work, (_, is_odd)) in work.iter_mut().zip(&self.rounds) {
+            *work = mixed(*work, u64::from(*is_odd));
+        }
+        for (work, parts) in work.iter_mut().zip(&self.parts.of) {
+            *work = mixed(*work, roughly(parts.len()));
+        }
+        for (work, readers) in work.iter_mut().zip(&self.parts.readers) {
+            *work = mixed(*work, roughly(readers.len()));
+        }
+        work
+    }
+
+    /// Whether the leaders of groups have something to do that others have not.
+    pub fn has_leaders(&self) -> bool {
+        let first = self.segments.first();
+        self.call.operation != Operation::Allreduce
+            || first.is_none_or(|first| first.workers != Workers::All)
+    }
+
+    /// Of a sketch: how many segments it leaves out, and for a rank the last stages of two rounds
+    /// between which lies what each of these takes.
+    pub fn repeated(&self, rank: usize) -> Option<(usize, [usize; 2])> {
+        let last = self.count.checked_sub(2).filter(|_| self.left_out > 0)?;
+        let (first, _) = self.rounds[rank];
+        let end = |round: usize| first + (round + 1) * (first + 1) - 1;
+        Some((self.left_out, [end(last - 1), end(last)]))
     }
 
     /// A rank's part.
     pub fn plan(&self, rank: usize) -> Plan {
         match (self.call.operation, &self.segments[..]) {
-            (Operation::Allreduce, segments) => allreduce(segments, rank),
+            (Operation::Allreduce, _) => self.allreduce(rank),
             (Operation::Reduce, [all]) => reduce(all, rank),
             (Operation::Reduce, _) => reduce_by_owners(self.tree, self.call, rank),
-            (_, [all]) if self.workers != Workers::Owners => reduce_scatter(all, rank),
+            (_, [all]) if self.workers != Workers::Owners => reduce_scatter(all, &self.parts, rank),
             _ => owners(self.tree, self.call, rank),
         }
     }
-}
 
-/// Where a stage of a segment is among all stages of a rank. The last stage of a segment, in which
-/// a rank fetches what its smallest group has, writes most; those before it read most. Half of the
-/// ranks do the last stage of a segment while the others combine the next one, so that memory and
-/// processors are busy at the same time: first the one, then the other.
-fn stage_of_segment(segments: &[Combined<'_>], rank: usize, segment: usize, stage: usize) -> usize {
-    let Some(one) = segments.first() else {
-        return stage;
-    };
-    // Those before the last one.
-    let first = 2 * one.depth(rank) - 1;
-    let smallest = one.tree.chain(rank).next();
-    let ranks = smallest.map_or(&[][..], |group| &one.tree.groups()[group].ranks);
-    // Ranks at the same place of their groups work together.
-    let is_odd = ranks
-        .iter()
-        .position(|it| *it == rank)
-        .is_some_and(|place| place % 2 > 0);
-    // Round i has the last stage of segment i and the others of segment i + 1.
-    let round = |number: usize| first + number * (first + 1);
-    match (stage < first, segment.checked_sub(1)) {
-        (true, None) => stage,
-        (true, Some(before)) => round(before) + usize::from(is_odd) + stage,
-        (false, _) if segment + 1 == segments.len() || is_odd => round(segment) + stage - first,
-        (false, _) => round(segment) + stage,
-    }
-}
-
-/// An allreduce.
-fn allreduce(segments: &[Combined<'_>], rank: usize) -> Plan {
-    let place = |after: &mut After, segment: usize| {
-        let stage = after.progress.stage;
-        after.progress.stage = stage_of_segment(segments, after.rank, segment, stage);
-    };
-    let mut stages: Vec<(usize, Stage)> = Vec::new();
-    let mut all_readers = Vec::new();
-    for (segment, combined) in segments.iter().enumerate() {
-        let (its_stages, mut readers) = combined.up_and_down(rank, Buffer::Receive);
-        for (number, mut stage) in its_stages.into_iter().enumerate() {
-            let sources = stage.pieces.iter_mut().flat_map(|piece| &mut piece.from);
-            for after in sources.filter_map(|source| source.after.as_mut()) {
-                place(after, segment);
-            }
-            stages.push((stage_of_segment(segments, rank, segment, number), stage));
+    /// Where a stage of a segment is among all stages of a rank. The last stage of a segment, in
+    /// which a rank fetches what its smallest group has, writes most; those before it read most.
+    /// Half of the ranks do the last stage of a segment while the others combine the next one, so
+    /// that memory and processors are busy at the same time: first the one, then the other.
+    fn stage_of_segment(&self, rank: usize, segment: usize, stage: usize) -> usize {
+        let (first, is_odd) = self.rounds[rank];
+        // Round i has the last stage of segment i and the others of segment i + 1.
+        let round = |number: usize| first + number * (first + 1);
+        match (stage < first, segment.checked_sub(1)) {
+            (true, None) => stage,
+            (true, Some(before)) => round(before) + usize::from(is_odd) + stage,
+            (false, _) if segment + 1 == self.count || is_odd => round(segment) + stage - first,
+            (false, _) => round(segment) + stage,
         }
-        readers.iter_mut().for_each(|after| place(after, segment));
-        all_readers.extend(readers);
     }
-    stages.sort_by_key(|(place, _)| *place);
-    let mut stages: Vec<Stage> = stages.into_iter().map(|(_, stage)| stage).collect();
-    // Who has read what this rank contributed is told by the result: it is made of it.
-    stages.push(Stage::waiting(latest(all_readers)));
-    Plan { stages }
+
+    fn allreduce(&self, rank: usize) -> Plan {
+        let place = |after: &mut After, segment: usize| {
+            let stage = after.progress.stage;
+            after.progress.stage = self.stage_of_segment(after.rank, segment, stage);
+        };
+        let mut stages: Vec<(usize, Stage)> = Vec::new();
+        let mut all_readers = Vec::new();
+        let segments = self.segments.iter();
+        let made = segments.map(|it| it.up_and_down(rank, Buffer::Receive));
+        // A sketch has one for all.
+        let made: Vec<(Vec<Stage>, Vec<After>)> = made.collect();
+        for (segment, (its_stages, readers)) in made.iter().cycle().take(self.count).enumerate() {
+            for (number, stage) in its_stages.iter().enumerate() {
+                let mut stage = stage.clone();
+                let sources = stage.pieces.iter_mut().flat_map(|piece| &mut piece.from);
+                for after in sources.filter_map(|source| source.after.as_mut()) {
+                    place(after, segment);
+                }
+                stages.push((self.stage_of_segment(rank, segment, number), stage));
+            }
+            let mut readers = readers.clone();
+            readers.iter_mut().for_each(|after| place(after, segment));
+            all_readers.extend(readers);
+        }
+        stages.sort_by_key(|(place, _)| *place);
+        let mut stages: Vec<Stage> = stages.into_iter().map(|(_, stage)| stage).collect();
+        // Who has read what this rank contributed is told by the result: it is made of it.
+        stages.push(Stage::waiting(latest(all_readers)));
+        Plan { stages }
+    }
+}
+
+/// For a rank, the stages of a segment before the last one, and whether it has an odd place.
+fn round(tree: &Tree, rank: usize) -> (usize, bool) {
+    let smallest = tree.chain(rank).next();
+    let ranks = smallest.map_or(&[][..], |group| &tree.groups()[group].ranks);
+    let place = ranks.binary_search(&rank).unwrap_or(0);
+    (2 * tree.chain(rank).count() - 1, place % 2 > 0)
+}
+
+/// What ranks fetch of the result of a reduce_scatter.
+#[derive(Default)]
+struct Parts {
+    /// For each rank, the parts of its block.
+    of: Vec<Vec<Held>>,
+    /// For each rank, those that read blocks or parts of them from it.
+    readers: Vec<Vec<usize>>,
+}
+
+impl Parts {
+    fn new(combined: &Combined<'_>) -> Parts {
+        let (size, result) = (combined.tree.size(), combined.result());
+        let mut parts = Parts {
+            of: Vec::with_capacity(size),
+            readers: vec![Vec::new(); size],
+        };
+        for reader in 0..size {
+            let block = combined.call.lengths.block(reader);
+            let first = result.partition_point(|held| held.range.end <= block.start);
+            let behind = result[first..].iter();
+            let its = behind.map_while(|held| held.within(&block));
+            let its: Vec<Held> = its.collect();
+            for part in &its {
+                parts.readers[part.span.rank].push(reader);
+            }
+            parts.of.push(its);
+        }
+        parts
+    }
 }
 
 /// The same bytes of all ranks, in the order in which a rank combines them.
@@ -562,17 +724,8 @@ fn reduce(combined: &Combined<'_>, rank: usize) -> Plan {
 }
 
 /// A reduce_scatter.
-fn reduce_scatter(combined: &Combined<'_>, rank: usize) -> Plan {
+fn reduce_scatter(combined: &Combined<'_>, parts: &Parts, rank: usize) -> Plan {
     let (tree, call) = (combined.tree, combined.call);
-    let result = combined.result();
-    let parts = |rank: usize| {
-        let block = call.lengths.block(rank);
-        let first = result.partition_point(|held| held.range.end <= block.start);
-        let behind = result[first..].iter();
-        behind
-            .map_while(move |held| held.within(&block))
-            .collect::<Vec<Held>>()
-    };
     let block = call.lengths.block(rank);
     // Those who read a block wait for the stage behind, as others follow the last one.
     let piece = |mut held: Held| {
@@ -590,17 +743,8 @@ fn reduce_scatter(combined: &Combined<'_>, rank: usize) -> Plan {
             from: vec![held.source()],
         }
     };
-    // Which ranks read the blocks that one holds.
-    let mut readers: HashMap<usize, Vec<usize>> = HashMap::new();
-    for reader in 0..tree.size() {
-        for part in parts(reader) {
-            readers.entry(part.span.rank).or_default().push(reader);
-        }
-    }
-    if readers
-        .values()
-        .any(|readers| readers.len() > tree.most_followers())
-    {
+    let most = tree.most_followers();
+    if parts.readers.iter().any(|readers| readers.len() > most) {
         // Few ranks hold a short result: it goes to all as an allreduce's does.
         let (mut stages, after) = combined.up_and_down(rank, Buffer::Scratch);
         let own = Held::own(block.clone(), rank, Buffer::Scratch, block.start);
@@ -621,15 +765,15 @@ fn reduce_scatter(combined: &Combined<'_>, rank: usize) -> Plan {
         .flat_map(|group| combined.read_up(rank, *group));
     stages.push(Stage {
         after: latest(read),
-        pieces: parts(rank).into_iter().map(piece).collect(),
+        pieces: parts.of[rank].iter().cloned().map(piece).collect(),
     });
     let before = |rank| combined.depth(rank) + 1;
-    if (0..tree.size()).any(|rank| parts(rank).len() > tree.most_followers()) {
+    if parts.of.iter().any(|parts| parts.len() > most) {
         // A rank with a long block reads from many, each of which would look at it.
         stages.extend(all_have_ended(tree, rank, before));
         return Plan { stages };
     }
-    let fetching = readers.remove(&rank).unwrap_or_default().into_iter();
+    let fetching = parts.readers[rank].iter().copied();
     let fetching = fetching.filter(|reader| *reader != rank);
     stages.push(Stage::waiting(
         fetching.map(|reader| ended(reader, before(reader))),

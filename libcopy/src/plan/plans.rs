@@ -2,8 +2,12 @@
 
 //! The plans of a call.
 
+use super::alike::{Alike, mixed};
 use super::call::{Call, Operation, Shape, Workers};
 use super::combine::Reduction;
+use super::costs::Machine;
+use super::price::{Estimate, Repeated};
+use super::signal::led;
 use super::stage::Plan;
 use super::tree::{MOST_MEMBERS, Tree};
 use super::{blocks, scan};
@@ -22,6 +26,15 @@ impl<'a> Plans<'a> {
     /// The plans of a call that goes in this shape. The tree of a reduction in the order of ranks
     /// must be in that order ([`Tree::is_in_rank_order`]).
     pub fn new(tree: &'a Tree, call: &'a Call<'a>, shape: Shape) -> Self {
+        Self::with(tree, call, shape, Reduction::new)
+    }
+
+    fn with(
+        tree: &'a Tree,
+        call: &'a Call<'a>,
+        shape: Shape,
+        reduction: impl Fn(&'a Tree, &'a Call<'a>, Workers) -> Reduction<'a>,
+    ) -> Self {
         use Operation::{Allgather, Allreduce, Reduce, ReduceScatter};
         let is_reduction = matches!(call.operation, Reduce | Allreduce | ReduceScatter);
         let is_uneven = call.operation == Allgather && !tree.has_even_members();
@@ -29,9 +42,58 @@ impl<'a> Plans<'a> {
             tree,
             call,
             shape,
-            reduction: is_reduction.then(|| Reduction::new(tree, call, shape.workers)),
+            reduction: is_reduction.then(|| reduction(tree, call, shape.workers)),
             other_tree: is_uneven.then(|| Tree::in_rank_order(tree.size(), MOST_MEMBERS / 2)),
         }
+    }
+
+    /// What the plans of a call take. Of ranks that are alike the plan of one is made. `bytes` is
+    /// the length of a rank's buffer.
+    pub(super) fn estimate(
+        tree: &'a Tree,
+        call: &'a Call<'a>,
+        shape: Shape,
+        machine: &Machine,
+        bytes: usize,
+    ) -> Estimate {
+        let plans = Self::with(tree, call, shape, Reduction::sketch);
+        let tree = plans.other_tree.as_ref().unwrap_or(tree);
+        let alike = match plans.roles() {
+            Some(roles) => Alike::new(machine, tree, &roles),
+            None => Alike::none(tree.size()),
+        };
+        let made: Vec<Plan> = alike
+            .representatives()
+            .map(|rank| plans.rank(rank))
+            .collect();
+        let estimate = Estimate::new(&made, &alike, machine, bytes);
+        let repeated = |rank| plans.reduction.as_ref().and_then(|it| it.repeated(rank));
+        let repeated = alike.representatives().filter_map(repeated);
+        let (times, stages): (Vec<usize>, Vec<[usize; 2]>) = repeated.unzip();
+        let times = times.first().copied().unwrap_or(0);
+        estimate.repeated(Repeated { times, stages })
+    }
+
+    /// For each rank a number that says what it does; ranks with equal numbers do alike things if
+    /// they are in like groups. None if each does something else.
+    fn roles(&self) -> Option<Vec<u64>> {
+        let size = self.tree.size();
+        let has_turns = matches!(self.call.operation, Operation::Gather | Operation::Scatter)
+            && self.shape.at_once < size;
+        if self.call.operation.is_scan() || has_turns {
+            return None;
+        }
+        let reduction = self.reduction.as_ref();
+        let mut roles = reduction.map_or(vec![0; size], Reduction::work);
+        if reduction.is_none_or(Reduction::has_leaders) {
+            // They wait for others, too.
+            let tree = self.other_tree.as_ref().unwrap_or(self.tree);
+            let led = |rank, root| led(tree, rank, root).count() as u64;
+            for (rank, role) in roles.iter_mut().enumerate() {
+                *role = mixed(*role, mixed(led(rank, self.call.root), led(rank, 0)));
+            }
+        }
+        Some(roles)
     }
 
     /// A rank's part.

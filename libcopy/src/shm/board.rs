@@ -98,13 +98,21 @@ impl CallLine {
 
     /// The call with this number, while its owner shows it.
     pub(crate) fn call(&self, sequence: u64) -> Option<[u64; CALL_WORDS]> {
-        let words = || self.call.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let words = || {
+            self.call
+                .each_ref()
+                .map(|word| word.load(Ordering::Relaxed))
+        };
         self.stable(sequence, words)
     }
 
     /// How one of the buffers is reached, while its owner shows the call with this number.
     pub(crate) fn place(&self, sequence: u64, buffer: usize) -> Option<[u64; PLACE_WORDS]> {
-        let words = || self.places[buffer].each_ref().map(|word| word.load(Ordering::Relaxed));
+        let words = || {
+            self.places[buffer]
+                .each_ref()
+                .map(|word| word.load(Ordering::Relaxed))
+        };
         self.stable(sequence, words)
     }
 
@@ -298,7 +306,10 @@ mod tests {
         assert!(line.has_come(position(1, 0), 100) && !line.has_come(position(1, 0), 101));
         line.tell(position(1, 1), 0);
         assert!(line.has_come(position(1, 0), 1000), "the stage has ended");
-        assert!(!line.has_come(position(1, 1), 1), "bytes are those of the stage");
+        assert!(
+            !line.has_come(position(1, 1), 1),
+            "bytes are those of the stage"
+        );
         line.tell(position(2, 0), 0);
         assert!(line.has_come(position(1, 9), 5) && !line.has_come(position(2, 1), 0));
     }
@@ -308,7 +319,10 @@ mod tests {
         let line: Box<CallLine> = zeroed();
         assert!(!line.has_begun(1));
         line.show(1, [5, 6], [[1; 3], [2; 3], [3; 3]]);
-        assert_eq!((line.call(1), line.place(1, 2)), (Some([5, 6]), Some([3; 3])));
+        assert_eq!(
+            (line.call(1), line.place(1, 2)),
+            (Some([5, 6]), Some([3; 3]))
+        );
         assert_eq!((line.call(2), line.has_begun(2)), (None, false));
         line.show(2, [7, 8], [[0; 3]; 3]);
         assert_eq!((line.call(1), line.has_begun(1)), (None, true));
@@ -367,7 +381,10 @@ mod loom_tests {
     #[test]
     fn loom_bytes_are_there_when_progress_says_so() {
         model(|| {
-            let shared = Arc::new((ProgressLine::new(), [UnsafeCell::new(0), UnsafeCell::new(0)]));
+            let shared = Arc::new((
+                ProgressLine::new(),
+                [UnsafeCell::new(0), UnsafeCell::new(0)],
+            ));
             let writer = shared.clone();
             let writer = thread::spawn(move || {
                 let (line, bytes) = &*writer;

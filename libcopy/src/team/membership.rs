@@ -12,9 +12,9 @@ use nix::errno::Errno;
 
 use super::decision::Decision;
 use super::key::TeamKey;
-use super::{places, probe};
 use super::resumption::Resumption;
 use super::usage::Usage;
+use super::{places, probe};
 use crate::config;
 use crate::device::{Domain, RegionId};
 use crate::error::{Error, Result};
