@@ -37,9 +37,9 @@ impl Alike {
     }
 
     /// Ranks are alike if their roles are equal and what they are in is alike: caches, nodes,
-    /// packages and groups, which are alike if they have as many ranks of each class. Classes
-    /// become smaller until all of this holds (colour refinement).
-    pub(super) fn new(machine: &Machine, tree: &Tree, roles: &[u64]) -> Alike {
+    /// packages, and groups where these matter, which are alike if they have as many ranks of each
+    /// class. Classes become smaller until all of this holds (colour refinement).
+    pub(super) fn new(machine: &Machine, tree: Option<&Tree>, roles: &[u64]) -> Alike {
         let ranks = roles.len();
         // For each rank what it is in, in an order that is the same for ranks that are alike.
         let mut within: Vec<usize> = Vec::new();
@@ -48,11 +48,13 @@ impl Alike {
         for rank in 0..ranks {
             let [cache, node, package] = machine.holding(rank);
             within.extend([cache, objects + node, 2 * objects + package]);
-            within.extend(tree.chain(rank).map(|group| 3 * objects + group));
+            let groups = tree.into_iter().flat_map(|tree| tree.chain(rank));
+            within.extend(groups.map(|group| 3 * objects + group));
             starts.push(within.len());
         }
         let mut colours = roles.to_vec();
-        let mut of_holders = vec![0u64; 3 * objects + tree.groups().len()];
+        let groups = tree.map_or(0, |tree| tree.groups().len());
+        let mut of_holders = vec![0u64; 3 * objects + groups];
         let mut known = 0;
         loop {
             let mut sorted = colours.clone();

@@ -169,6 +169,12 @@ pub fn best(machine: &Object, places: &[usize], call: &Call<'_>, costs: Costs) -
     })
 }
 
+/// Seconds that a way takes, roughly. [`best`] compares these.
+pub fn estimate(way: &Way, call: &Call<'_>, machine: &Machine) -> f64 {
+    let bytes = buffer(call, machine.size());
+    Plans::estimate(&way.tree, call, way.shape, machine, bytes).seconds(way.chunk)
+}
+
 /// Bytes of a rank's longest buffer.
 pub fn buffer(call: &Call<'_>, ranks: usize) -> usize {
     use Operation::{Allgather, Alltoall, ReduceScatter};

@@ -26,8 +26,11 @@ struct Combined<'a> {
     workers: Workers,
     /// For each group, the bytes that it combines, cut where the members' holders change.
     cells: Vec<Vec<Cell>>,
-    /// For each group, who holds its result.
+    /// For each group, who holds its result, and which member of the cell that is.
     held: Vec<Vec<Held>>,
+    owners: Vec<Vec<usize>>,
+    /// For each group and cell, how many parts of the result there are with it.
+    ends: Vec<Vec<usize>>,
     /// For each group, cell and member: bytes that the holder has fetched on the way back, once it
     /// has this cell.
     fetched: Vec<Vec<Vec<usize>>>,
@@ -37,6 +40,9 @@ struct Combined<'a> {
     /// with as much have, too.
     work: Vec<u64>,
 }
+
+/// Bytes that take no longer than a look at another rank.
+const FEW: usize = 256;
 
 /// Numbers that differ little as one.
 fn roughly(bytes: usize) -> u64 {
@@ -91,6 +97,8 @@ impl<'a> Combined<'a> {
             workers,
             cells: Vec::new(),
             held: Vec::new(),
+            owners: Vec::new(),
+            ends: Vec::new(),
             fetched: Vec::new(),
             partners: partners(tree),
             work: vec![0; tree.size()],
@@ -118,6 +126,8 @@ impl<'a> Combined<'a> {
                 });
             let cells = cells(&lists.collect::<Vec<_>>());
             let mut held = Vec::new();
+            let mut owners = Vec::new();
+            let mut ends = Vec::new();
             let mut fetched = Vec::new();
             for cell in &cells {
                 let mut fetched_here = Vec::new();
@@ -147,17 +157,26 @@ impl<'a> Combined<'a> {
                         after: Some(After { rank, progress }),
                         in_order: true,
                     });
+                    owners.push(member);
                 }
+                ends.push(held.len());
                 fetched.push(fetched_here);
             }
             for rank in &group.ranks {
                 let (combined, got, in_cells) = std::mem::take(&mut of_rank[*rank]);
-                let amounts = [roughly(combined), roughly(got), roughly(in_cells)];
+                let bytes = |bytes: usize| match bytes {
+                    0 => 0,
+                    // What a few lines take does not count.
+                    _ => roughly(bytes.max(FEW)),
+                };
+                let amounts = [bytes(combined), bytes(got), roughly(in_cells)];
                 let work = &mut this.work[*rank];
                 *work = amounts.into_iter().fold(*work, mixed);
             }
             this.cells.push(cells);
             this.held.push(held);
+            this.owners.push(owners);
+            this.ends.push(ends);
             this.fetched.push(fetched);
         }
         this
@@ -190,14 +209,24 @@ impl<'a> Combined<'a> {
         }
     }
 
-    /// The slices of a cell: which member's holder combines which part.
-    fn slices<'c>(
-        &'c self,
-        group: usize,
-        cell: &'c Cell,
-    ) -> impl Iterator<Item = (usize, Range<usize>)> + 'c {
-        let all = (0..cell.held.len()).map(move |member| (member, self.slice(group, cell, member)));
-        all.filter(|(_, range)| !range.is_empty())
+    /// The cells of a group, each with its number, the parts of its result, and which members'
+    /// holders combine them.
+    fn results(&self, group: usize) -> impl Iterator<Item = (usize, &Cell, &[Held], &[usize])> {
+        let cells = self.cells[group].iter().enumerate();
+        cells.map(move |(number, cell)| {
+            let (held, owners) = self.results_of(group, number);
+            (number, cell, held, owners)
+        })
+    }
+
+    fn results_of(&self, group: usize, cell: usize) -> (&[Held], &[usize]) {
+        let ends = &self.ends[group];
+        let start = cell.checked_sub(1).map_or(0, |before| ends[before]);
+        let results = start..ends[cell];
+        (
+            &self.held[group][results.clone()],
+            &self.owners[group][results],
+        )
     }
 
     /// How many of a group's ranks follow one of them, at most.
@@ -234,14 +263,10 @@ impl<'a> Combined<'a> {
 
     /// What a rank combines in a group.
     fn up(&self, rank: usize, group: usize) -> Stage {
-        let mut held = self.held[group].iter();
         let mut pieces = Vec::new();
-        for cell in &self.cells[group] {
-            for (member, range) in self.slices(group, cell) {
-                let Some(result) = held.next() else { break };
-                if cell.held[member].span.rank != rank {
-                    continue;
-                }
+        for (_, cell, results, _) in self.results(group) {
+            for result in results.iter().filter(|it| it.span.rank == rank) {
+                let range = &result.range;
                 let parts = cell.held.iter().map(|it| it.part(range.clone()).source());
                 pieces.push(Piece {
                     to: result.span,
@@ -255,15 +280,11 @@ impl<'a> Combined<'a> {
 
     /// When others have combined what a rank holds before a group's stage.
     fn read_up(&self, rank: usize, group: usize) -> Vec<After> {
-        let mut held = self.held[group].iter();
         let mut readers = Vec::new();
-        for cell in &self.cells[group] {
-            let is_holder = cell.held.iter().any(|it| it.span.rank == rank);
-            for (_, _) in self.slices(group, cell) {
-                let Some(result) = held.next() else { break };
-                if is_holder && result.span.rank != rank {
-                    readers.extend(result.after);
-                }
+        for (_, cell, results, _) in self.results(group) {
+            if cell.held.iter().any(|it| it.span.rank == rank) {
+                let others = results.iter().filter(|it| it.span.rank != rank);
+                readers.extend(others.filter_map(|it| it.after));
             }
         }
         latest(readers)
@@ -286,9 +307,8 @@ impl<'a> Combined<'a> {
         };
         let rank = held.span.rank;
         let mut last = held.clone();
-        let cells = self.cells[parent].iter().zip(&self.fetched[parent]);
         let mut seen = 0;
-        for (cell, fetched) in cells {
+        for (number, cell) in self.cells[parent].iter().enumerate() {
             let overlaps = cell.range.start < held.range.end && held.range.start < cell.range.end;
             let member = cell.held.iter().position(|it| it.span.rank == rank);
             let (true, Some(member)) = (overlaps, member) else {
@@ -297,13 +317,11 @@ impl<'a> Combined<'a> {
             seen += 1;
             let mut progress = Progress {
                 stage: self.down_stage(rank, parent),
-                bytes: fetched[member],
+                bytes: self.fetched[parent][number][member],
             };
             // One piece has its bytes in order, several have not.
-            let mut slices = self.slices(parent, cell);
-            last.in_order = seen == 1
-                && slices.next().is_some_and(|(first, _)| first != member)
-                && slices.next().is_none();
+            let (_, owners) = self.results_of(parent, number);
+            last.in_order = seen == 1 && matches!(owners, [owner] if *owner != member);
             if last.in_order {
                 progress.bytes -= cell.range.end.saturating_sub(held.range.end);
             }
@@ -316,23 +334,20 @@ impl<'a> Combined<'a> {
     fn down(&self, rank: usize, group: usize, buffer: Buffer) -> (Stage, Vec<After>) {
         let mut pieces = Vec::new();
         let mut readers = Vec::new();
-        let mut results = self.held[group].iter();
-        for (cell, fetched) in self.cells[group].iter().zip(&self.fetched[group]) {
-            let slices: Vec<(usize, Range<usize>)> = self.slices(group, cell).collect();
-            let results: Vec<&Held> = results.by_ref().take(slices.len()).collect();
+        for (number, cell, results, owners) in self.results(group) {
+            let fetched = &self.fetched[group][number];
             let Some(own) = cell.held.iter().position(|it| it.span.rank == rank) else {
                 continue;
             };
             // Each begins with the slice behind its own, so that they read from different ranks.
             let of = |reader: usize| {
-                let behind = slices.iter().position(|(member, _)| *member > reader);
+                let behind = owners.iter().position(|owner| *owner > reader);
                 let first = behind.unwrap_or(0);
-                let order = (0..slices.len()).map(|step| (first + step) % slices.len());
-                let others = order.filter(|slice| slices[*slice].0 != reader);
-                others.collect::<Vec<usize>>()
+                let order = (0..owners.len()).map(move |step| (first + step) % owners.len());
+                order.filter(move |slice| owners[*slice] != reader)
             };
             for slice in of(own) {
-                let (_, range) = &slices[slice];
+                let range = &results[slice].range;
                 pieces.push(Piece {
                     to: Span {
                         rank,
@@ -340,10 +355,10 @@ impl<'a> Combined<'a> {
                         at: range.start,
                     },
                     bytes: range.len(),
-                    from: vec![self.last(group, results[slice]).source()],
+                    from: vec![self.last(group, &results[slice]).source()],
                 });
             }
-            if !slices.iter().any(|(member, _)| *member == own) {
+            if !owners.contains(&own) {
                 continue;
             }
             for (reader, holder) in cell.held.iter().enumerate() {
@@ -351,12 +366,8 @@ impl<'a> Combined<'a> {
                     continue;
                 }
                 // Until it has this cell, less what it fetches of it after ours.
-                let order = of(reader);
-                let behind = order
-                    .iter()
-                    .skip_while(|slice| slices[**slice].0 != own)
-                    .skip(1);
-                let rest: usize = behind.map(|slice| slices[*slice].1.len()).sum();
+                let behind = of(reader).skip_while(|slice| owners[*slice] != own).skip(1);
+                let rest: usize = behind.map(|slice| results[slice].range.len()).sum();
                 let reader_rank = holder.span.rank;
                 let progress = Progress {
                     stage: self.down_stage(reader_rank, group),
@@ -518,11 +529,16 @@ impl<'a> Reduction<'a> {
         work
     }
 
-    /// Whether the leaders of groups have something to do that others have not.
-    pub fn has_leaders(&self) -> bool {
+    /// Whether the leaders of groups combine what others do not.
+    pub fn is_led(&self) -> bool {
         let first = self.segments.first();
-        self.call.operation != Operation::Allreduce
-            || first.is_none_or(|first| first.workers != Workers::All)
+        first.is_some_and(|first| first.workers == Workers::Leaders)
+    }
+
+    /// Whether a rank of a reduce_scatter reads its block from so many that these wait for all.
+    pub fn has_many_parts(&self) -> bool {
+        let most = self.tree.most_followers();
+        self.parts.are_read_by_few(most) && self.parts.of.iter().any(|its| its.len() > most)
     }
 
     /// Of a sketch: how many segments it leaves out, and for a rank the last stages of two rounds
@@ -611,6 +627,10 @@ struct Parts {
 }
 
 impl Parts {
+    fn are_read_by_few(&self, most: usize) -> bool {
+        self.readers.iter().all(|readers| readers.len() <= most)
+    }
+
     fn new(combined: &Combined<'_>) -> Parts {
         let (size, result) = (combined.tree.size(), combined.result());
         let mut parts = Parts {
@@ -744,7 +764,7 @@ fn reduce_scatter(combined: &Combined<'_>, parts: &Parts, rank: usize) -> Plan {
         }
     };
     let most = tree.most_followers();
-    if parts.readers.iter().any(|readers| readers.len() > most) {
+    if !parts.are_read_by_few(most) {
         // Few ranks hold a short result: it goes to all as an allreduce's does.
         let (mut stages, after) = combined.up_and_down(rank, Buffer::Scratch);
         let own = Held::own(block.clone(), rank, Buffer::Scratch, block.start);

@@ -7,10 +7,49 @@ use super::call::{Call, Operation, Shape, Workers};
 use super::combine::Reduction;
 use super::costs::Machine;
 use super::price::{Estimate, Repeated};
-use super::signal::led;
-use super::stage::Plan;
+use super::signal::{all_have_ended, gathered, led};
+use super::stage::{Plan, Stage};
 use super::tree::{MOST_MEMBERS, Tree};
 use super::{blocks, scan};
+
+/// Stages that move nothing, in which ranks learn that all have ended those before.
+struct Signals<'a> {
+    tree: &'a Tree,
+    root: usize,
+    /// Whether the root tells the others.
+    are_released: bool,
+    /// How many stages follow.
+    before: usize,
+}
+
+impl Signals<'_> {
+    fn stages(&self, rank: usize) -> Vec<Stage> {
+        if self.are_released {
+            all_have_ended(self.tree, rank, |_| 0)
+        } else {
+            gathered(self.tree, rank, self.root, |_| 0)
+        }
+    }
+
+    fn seconds(&self, machine: &Machine) -> f64 {
+        let ranks = 0..self.tree.size();
+        let roles: Vec<u64> = ranks
+            .map(|rank| leads(self.tree, rank, self.root))
+            .collect();
+        let alike = Alike::new(machine, Some(self.tree), &roles);
+        let plans = alike.representatives().map(|rank| Plan {
+            stages: self.stages(rank),
+        });
+        let plans: Vec<Plan> = plans.collect();
+        Estimate::new(&plans, &alike, machine, 0).seconds(1)
+    }
+}
+
+/// Of how many groups a rank is the leader, where the root is and where it is the first rank.
+fn leads(tree: &Tree, rank: usize, root: usize) -> u64 {
+    let led = |root| led(tree, rank, root).count() as u64;
+    mixed(led(root), led(0))
+}
 
 /// The plans of a call. What they have in common is made once.
 pub struct Plans<'a> {
@@ -57,16 +96,21 @@ impl<'a> Plans<'a> {
         bytes: usize,
     ) -> Estimate {
         let plans = Self::with(tree, call, shape, Reduction::sketch);
-        let tree = plans.other_tree.as_ref().unwrap_or(tree);
         let alike = match plans.roles() {
-            Some(roles) => Alike::new(machine, tree, &roles),
+            Some(roles) => Alike::new(machine, plans.groups(), &roles),
             None => Alike::none(tree.size()),
         };
-        let made: Vec<Plan> = alike
-            .representatives()
-            .map(|rank| plans.rank(rank))
-            .collect();
-        let estimate = Estimate::new(&made, &alike, machine, bytes);
+        let ranks = alike.representatives();
+        let mut made: Vec<Plan> = ranks.map(|rank| plans.rank(rank)).collect();
+        let mut behind = 0.0;
+        if let Some(signals) = plans.signals() {
+            for (plan, rank) in made.iter_mut().zip(alike.representatives()) {
+                let end = plan.stages.len() - signals.before;
+                plan.stages.drain(end - signals.stages(rank).len()..end);
+            }
+            behind = signals.seconds(machine);
+        }
+        let estimate = Estimate::new(&made, &alike, machine, bytes).followed_by(behind);
         let repeated = |rank| plans.reduction.as_ref().and_then(|it| it.repeated(rank));
         let repeated = alike.representatives().filter_map(repeated);
         let (times, stages): (Vec<usize>, Vec<[usize; 2]>) = repeated.unzip();
@@ -74,26 +118,82 @@ impl<'a> Plans<'a> {
         estimate.repeated(Repeated { times, stages })
     }
 
+    /// The tree whose groups are used.
+    fn tree(&self) -> &Tree {
+        self.other_tree.as_ref().unwrap_or(self.tree)
+    }
+
+    /// Whether shares of an allgather are next to nothing, and not worth a step.
+    fn is_short(&self) -> bool {
+        let size = self.tree.size();
+        self.call.lengths.total(size) < 64 * size
+    }
+
+    /// Groups that decide who does what; none where only signals go by them.
+    fn groups(&self) -> Option<&Tree> {
+        let operation = self.call.operation;
+        let is_flat = operation == Operation::Alltoall || self.shape.workers == Workers::Owners;
+        (!is_flat).then(|| self.tree())
+    }
+
     /// For each rank a number that says what it does; ranks with equal numbers do alike things if
     /// they are in like groups. None if each does something else.
     fn roles(&self) -> Option<Vec<u64>> {
+        use Operation::{Allgather, Allreduce, Alltoall, Gather, Reduce, ReduceScatter, Scatter};
         let size = self.tree.size();
-        let has_turns = matches!(self.call.operation, Operation::Gather | Operation::Scatter)
-            && self.shape.at_once < size;
-        if self.call.operation.is_scan() || has_turns {
+        let operation = self.call.operation;
+        let has_turns = matches!(operation, Gather | Scatter) && self.shape.at_once < size;
+        if operation.is_scan() || has_turns {
             return None;
         }
         let reduction = self.reduction.as_ref();
         let mut roles = reduction.map_or(vec![0; size], Reduction::work);
-        if reduction.is_none_or(Reduction::has_leaders) {
-            // They wait for others, too.
-            let tree = self.other_tree.as_ref().unwrap_or(self.tree);
-            let led = |rank, root| led(tree, rank, root).count() as u64;
-            for (rank, role) in roles.iter_mut().enumerate() {
-                *role = mixed(*role, mixed(led(rank, self.call.root), led(rank, 0)));
+        let is_led = match operation {
+            Alltoall => false,
+            Allgather => self.shape.workers != Workers::All || self.is_short(),
+            Allreduce | Reduce | ReduceScatter => reduction.is_some_and(Reduction::is_led),
+            _ => true,
+        };
+        for (rank, role) in roles.iter_mut().enumerate() {
+            if is_led {
+                *role = mixed(*role, leads(self.tree(), rank, self.call.root));
+            } else if operation.has_root() {
+                *role = mixed(*role, u64::from(rank == self.call.root));
             }
         }
         Some(roles)
+    }
+
+    /// What plans end with once bytes are where they belong.
+    fn signals(&self) -> Option<Signals<'_>> {
+        let is_large = self.tree.size() > MOST_MEMBERS;
+        let reduction = self.reduction.as_ref();
+        let all = Signals {
+            tree: self.tree(),
+            root: 0,
+            are_released: true,
+            before: 0,
+        };
+        match (self.call.operation, self.shape.workers) {
+            (Operation::Alltoall, _) if is_large => Some(all),
+            (Operation::Allgather, Workers::All) if is_large && !self.is_short() => Some(all),
+            (Operation::Reduce, Workers::Owners) => Some(all),
+            (Operation::ReduceScatter, Workers::Owners) => Some(Signals { before: 1, ..all }),
+            (Operation::ReduceScatter, Workers::All) => {
+                let reduction = reduction.filter(|it| !it.is_led() && it.has_many_parts());
+                reduction.map(|_| all)
+            }
+            (Operation::Reduce, Workers::All) => {
+                let reduction = reduction.filter(|it| !it.is_led());
+                reduction.map(|_| Signals {
+                    root: self.call.root,
+                    are_released: false,
+                    before: 1,
+                    ..all
+                })
+            }
+            _ => None,
+        }
     }
 
     /// A rank's part.
@@ -103,11 +203,9 @@ impl<'a> Plans<'a> {
             Operation::Barrier => blocks::barrier(tree, rank),
             Operation::Bcast => blocks::bcast(tree, call, rank),
             Operation::Allgather => {
-                let tree = self.other_tree.as_ref().unwrap_or(tree);
-                // Shares of next to nothing are not worth a step.
-                let is_short = call.lengths.total(tree.size()) < 64 * tree.size();
+                let tree = self.tree();
                 match self.shape.workers {
-                    Workers::All if !is_short => blocks::allgather(tree, call, rank),
+                    Workers::All if !self.is_short() => blocks::allgather(tree, call, rank),
                     _ => blocks::allgather_by_leaders(tree, call, rank),
                 }
             }

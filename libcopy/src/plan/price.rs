@@ -31,6 +31,8 @@ pub(super) struct Estimate {
     /// What a chunk takes of each source.
     chunk: f64,
     repeated: Repeated,
+    /// What follows when all have ended.
+    behind: f64,
 }
 
 /// Stages that follow the priced ones, and take as long as some of these.
@@ -100,6 +102,7 @@ impl Estimate {
             sources: Vec::new(),
             chunk: machine.costs.chunk,
             repeated: Repeated::default(),
+            behind: 0.0,
         };
         // Which resources each stage uses.
         let mut used: Vec<usize> = Vec::new();
@@ -190,6 +193,12 @@ impl Estimate {
         self
     }
 
+    /// With something that takes some seconds when all have ended.
+    pub fn followed_by(mut self, seconds: f64) -> Estimate {
+        self.behind = seconds;
+        self
+    }
+
     /// Seconds until the last rank returns, if ranks move chunks of so many bytes before they tell
     /// the others. Infinite if a rank waits for ever.
     pub fn seconds(&self, chunk: usize) -> f64 {
@@ -223,7 +232,7 @@ impl Estimate {
                 *latest = f64::max(*latest, done.ended[stages.start + stage]);
             }
         }
-        last + self.repeated.times as f64 * (period[1] - period[0])
+        last + self.repeated.times as f64 * (period[1] - period[0]) + self.behind
     }
 
     /// When a class has come so far; None if that is not known yet.
