@@ -120,3 +120,81 @@ impl Alike {
         self.of[rank]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::costs::Costs;
+    use crate::plan::tree::MOST_MEMBERS;
+    use crate::topology::{Cpus, Level, Name, Object};
+
+    /// Objects of the first level, each with some of the next.
+    fn object(levels: &[(Level, usize)], number: usize) -> Object {
+        let (level, inside) = match levels {
+            [] => (Level::Core, Vec::new()),
+            [(level, count), rest @ ..] => {
+                let objects = (0..*count).map(|number| object(rest, number));
+                (*level, objects.collect())
+            }
+        };
+        Object {
+            names: vec![Name { level, number }],
+            cpus: Cpus::default(),
+            inside,
+        }
+    }
+
+    /// Two packages of two nodes of three caches of four cores, with this many ranks.
+    fn machine(ranks: usize) -> (Machine, Tree) {
+        let levels = [
+            (Level::Machine, 2),
+            (Level::Package, 2),
+            (Level::Node, 3),
+            (Level::Cache, 4),
+        ];
+        let machine = object(&levels, 0);
+        let all = machine.all();
+        let cores = all.iter().enumerate();
+        let cores = cores.filter(|(_, (_, object))| object.inside.is_empty());
+        let places: Vec<usize> = cores.map(|(index, _)| index).take(ranks).collect();
+        let levels = [Level::Package, Level::Node, Level::Cache];
+        let tree = Tree::new(&machine, &places, &levels, MOST_MEMBERS);
+        (Machine::new(&machine, &places, Costs::BUILT_IN), tree)
+    }
+
+    #[test]
+    fn ranks_of_an_even_machine_are_alike() {
+        let (machine, tree) = machine(48);
+        let alike = Alike::new(&machine, Some(&tree), &[0; 48]);
+        assert_eq!(alike.classes(), 1);
+        assert_eq!((alike.ranks(), alike.count(0)), (48, 48));
+    }
+
+    /// One rank differs: it; those of its cache, of its node, of its package, and the others.
+    #[test]
+    fn ranks_differ_by_what_they_share_with_one_that_differs() {
+        let (machine, _) = machine(48);
+        let mut roles = [0; 48];
+        roles[13] = 1;
+        let alike = Alike::new(&machine, None, &roles);
+        let counts = |ranks: &[usize]| -> Vec<usize> {
+            let of = ranks.iter().map(|rank| alike.count(alike.of(*rank)));
+            of.collect()
+        };
+        assert_eq!(alike.classes(), 5);
+        assert_eq!(counts(&[13, 12, 16, 0, 47]), [1, 3, 8, 12, 24]);
+        let of = |rank| alike.of(rank);
+        assert!(of(12) == of(15) && of(16) == of(23) && of(0) == of(11) && of(24) == of(47));
+        assert_ne!(of(12), of(16));
+    }
+
+    /// The last node has one cache of three, and that one rank of four.
+    #[test]
+    fn ranks_of_objects_that_are_not_full_differ() {
+        let (machine, tree) = machine(25);
+        let alike = Alike::new(&machine, Some(&tree), &[0; 25]);
+        assert_eq!((alike.classes(), alike.count(alike.of(24))), (2, 1));
+        let none = Alike::none(25);
+        assert_eq!((none.classes(), none.count(7), none.of(7)), (25, 1, 7));
+    }
+}

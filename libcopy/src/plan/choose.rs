@@ -116,9 +116,9 @@ pub fn ways(machine: &Object, places: &[usize], call: &Call<'_>) -> Vec<Way> {
     ways.collect()
 }
 
-/// Of ways whose prices differ by less than estimates do from what is simulated (some per cent),
-/// the one with fewer levels is taken, and of its chunks the shortest.
-const NEAR: f64 = 1.05;
+/// Of ways whose prices differ by less than this, or by less than it takes to see what another rank
+/// has written, the one with fewer levels is taken, and of its chunks the shortest.
+const NEAR: f64 = 1.02;
 
 /// The way that takes least. That of a reduction is chosen by [`Costs::BUILT_IN`], whatever was
 /// measured: in which order values are combined depends on it, and must not change when the machine
@@ -146,13 +146,12 @@ pub fn best(machine: &Object, places: &[usize], call: &Call<'_>, costs: Costs) -
     }
     let prices = priced.iter().map(|(price, ..)| *price);
     let least = prices.fold(f64::MAX, f64::min);
-    priced.retain(|(price, ..)| *price <= least * NEAR);
-    let taken = priced
-        .iter()
-        .min_by(|(one, _, kind), (other, _, other_kind)| {
-            let by_depth = kind.tree.depth().cmp(&other_kind.tree.depth());
-            by_depth.then(one.total_cmp(other))
-        });
+    let most = (least * NEAR).max(least + costs.latency[0]);
+    priced.retain(|(price, ..)| *price <= most);
+    let taken = priced.iter().min_by(|(one, _, kind), (other, _, its)| {
+        let by_depth = kind.tree.depth().cmp(&its.tree.depth());
+        by_depth.then(one.total_cmp(other))
+    });
     let (_, chunk, kind) = taken?;
     let chunk = if kind.tree.depth() == 1 {
         // With one level nobody follows another one's chunks.

@@ -7,35 +7,30 @@ use super::call::{Call, Operation, Shape, Workers};
 use super::combine::Reduction;
 use super::costs::Machine;
 use super::price::{Estimate, Repeated};
-use super::signal::{all_have_ended, gathered, led};
+use super::signal::{all_have_ended, led};
 use super::stage::{Plan, Stage};
 use super::tree::{MOST_MEMBERS, Tree};
 use super::{blocks, scan};
 
+/// Ranks that are all priced: in small teams it takes no time, and what each of them does differs
+/// more from what others do.
+const FEW_RANKS: usize = 24;
+
 /// Stages that move nothing, in which ranks learn that all have ended those before.
 struct Signals<'a> {
     tree: &'a Tree,
-    root: usize,
-    /// Whether the root tells the others.
-    are_released: bool,
     /// How many stages follow.
     before: usize,
 }
 
 impl Signals<'_> {
     fn stages(&self, rank: usize) -> Vec<Stage> {
-        if self.are_released {
-            all_have_ended(self.tree, rank, |_| 0)
-        } else {
-            gathered(self.tree, rank, self.root, |_| 0)
-        }
+        all_have_ended(self.tree, rank, |_| 0)
     }
 
     fn seconds(&self, machine: &Machine) -> f64 {
         let ranks = 0..self.tree.size();
-        let roles: Vec<u64> = ranks
-            .map(|rank| leads(self.tree, rank, self.root))
-            .collect();
+        let roles: Vec<u64> = ranks.map(|rank| leads(self.tree, rank, 0)).collect();
         let alike = Alike::new(machine, Some(self.tree), &roles);
         let plans = alike.representatives().map(|rank| Plan {
             stages: self.stages(rank),
@@ -103,7 +98,7 @@ impl<'a> Plans<'a> {
         let ranks = alike.representatives();
         let mut made: Vec<Plan> = ranks.map(|rank| plans.rank(rank)).collect();
         let mut behind = 0.0;
-        if let Some(signals) = plans.signals() {
+        if let Some(signals) = plans.signals().filter(|_| alike.classes() < tree.size()) {
             for (plan, rank) in made.iter_mut().zip(alike.representatives()) {
                 let end = plan.stages.len() - signals.before;
                 plan.stages.drain(end - signals.stages(rank).len()..end);
@@ -143,7 +138,7 @@ impl<'a> Plans<'a> {
         let size = self.tree.size();
         let operation = self.call.operation;
         let has_turns = matches!(operation, Gather | Scatter) && self.shape.at_once < size;
-        if operation.is_scan() || has_turns {
+        if operation.is_scan() || has_turns || size <= FEW_RANKS {
             return None;
         }
         let reduction = self.reduction.as_ref();
@@ -151,6 +146,7 @@ impl<'a> Plans<'a> {
         let is_led = match operation {
             Alltoall => false,
             Allgather => self.shape.workers != Workers::All || self.is_short(),
+            Reduce if self.shape.workers != Workers::Owners => true,
             Allreduce | Reduce | ReduceScatter => reduction.is_some_and(Reduction::is_led),
             _ => true,
         };
@@ -170,8 +166,6 @@ impl<'a> Plans<'a> {
         let reduction = self.reduction.as_ref();
         let all = Signals {
             tree: self.tree(),
-            root: 0,
-            are_released: true,
             before: 0,
         };
         match (self.call.operation, self.shape.workers) {
@@ -182,15 +176,6 @@ impl<'a> Plans<'a> {
             (Operation::ReduceScatter, Workers::All) => {
                 let reduction = reduction.filter(|it| !it.is_led() && it.has_many_parts());
                 reduction.map(|_| all)
-            }
-            (Operation::Reduce, Workers::All) => {
-                let reduction = reduction.filter(|it| !it.is_led());
-                reduction.map(|_| Signals {
-                    root: self.call.root,
-                    are_released: false,
-                    before: 1,
-                    ..all
-                })
             }
             _ => None,
         }
