@@ -6,6 +6,7 @@
 //! A plan is a pure function of the operation, its lengths and root, the [`Tree`] of the ranks and
 //! the [`Shape`]. Ranks make their own parts, without asking each other.
 
+mod alike;
 mod blocks;
 mod call;
 pub mod check;

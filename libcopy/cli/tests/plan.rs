@@ -75,6 +75,25 @@ fn all_operations_have_plans() {
     }
 }
 
+/// Tens of thousands of pieces for each way, and more elements than are checked.
+#[test]
+fn what_is_left_out_is_said() {
+    let text = said(&["allgather", "--machine", "epyc-9654", "--bytes", "64K"]);
+    for part in [
+        "-: not simulated, as those with smaller estimates have",
+        "Checked in 4 orders with 8K instead of 64K",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    let ways = text.lines().filter(|line| line.contains(" leaders "));
+    let taken: Vec<&str> = text.lines().filter(|line| line.starts_with("* ")).collect();
+    assert!(
+        ways.clone().count() > 4 && ways.clone().all(|line| line.ends_with('-')),
+        "{text}"
+    );
+    assert!(taken.len() == 1 && taken[0].ends_with('%'), "{text}");
+}
+
 /// Where each rank waits for the one before, a scatter takes longer.
 #[test]
 fn ranks_take_turns() {

@@ -3,8 +3,9 @@
 //! What trees gain on machines with many cores, simulated: it is computed, so it is the same each
 //! time. `scripts/bench scale` prints all of it.
 
-use libcopy::plan::choose::{best, buffer};
-use libcopy::plan::{Call, Lengths, Operation, Plans};
+use libcopy::plan::choose::{best, buffer, estimate, ways};
+use libcopy::plan::price::price;
+use libcopy::plan::{Call, Costs, Lengths, Operation, Plans};
 use libcopy_model::machines::Preset;
 use libcopy_model::peers::{Peer, bound, plans};
 use libcopy_model::simulate;
@@ -113,4 +114,65 @@ fn trees_are_not_behind_flat() {
         }
     }
     assert!(behind.is_empty(), "{behind:#?}");
+}
+
+/// A way is chosen by prices of one of the ranks that are alike, of a few segments, and of the
+/// signals behind a plan alone; they are near those of all ranks' whole plans.
+#[test]
+fn estimates_are_near_the_prices_of_all_ranks() {
+    let mut count = 0;
+    let (mut sum, mut most) = (0.0, (0.0, String::new()));
+    for (name, ranks) in [("epyc-9654", 48), ("epyc-7742", 100), ("xeon-8480", 112)] {
+        for operation in Operation::ALL {
+            for bytes in [64, 16 << 10, 1 << 20] {
+                let case = Case::new(name, Some(ranks), operation, bytes);
+                let (object, places, machine) = case.preset.with_ranks(ranks);
+                let whole = buffer(&case.call, ranks);
+                // Chunks are not what classes are about.
+                let mut last = None;
+                for way in ways(&object, &places, &case.call) {
+                    let kind = (way.tree.clone(), way.shape);
+                    if last.replace(kind.clone()) == Some(kind) {
+                        continue;
+                    }
+                    let plans = Plans::new(&way.tree, &case.call, way.shape).all();
+                    let all = price(&plans, &machine, whole, way.chunk);
+                    let error = (estimate(&way, &case.call, &machine) / all).ln().abs();
+                    (count, sum) = (count + 1, sum + error);
+                    if error > most.0 {
+                        let (op, levels, shape) = (operation.name(), &way.levels, way.shape);
+                        let what = format!("{name}, {op} of {bytes}, {levels:?}, {shape:?}");
+                        most = (error, what);
+                    }
+                }
+            }
+        }
+    }
+    let mean = sum / f64::from(count);
+    assert!(mean < 0.02 && most.0 < 0.3, "{count}: {mean:.4}, {most:?}");
+}
+
+/// Each rank of a team chooses when a call of a size comes for the first time.
+#[test]
+fn a_way_is_chosen_in_no_time() {
+    let preset = Preset::named("epyc-9654").expect("a machine");
+    let (object, places, _) = preset.with_ranks(preset.cores());
+    for (operation, bytes) in [
+        (Operation::Bcast, 1 << 20),
+        (Operation::Allgather, 64 << 10),
+        (Operation::Allreduce, 1 << 20),
+        (Operation::ReduceScatter, 8 << 10),
+        (Operation::Reduce, 16 << 10),
+    ] {
+        let call = Case::new("epyc-9654", None, operation, bytes).call;
+        let times = (0..5).map(|_| {
+            let start = std::time::Instant::now();
+            assert!(best(&object, &places, &call, Costs::BUILT_IN).is_some());
+            start.elapsed().as_secs_f64()
+        });
+        let least = times.fold(f64::INFINITY, f64::min);
+        // Some milliseconds; pricing all ranks took a second and more.
+        let name = operation.name();
+        assert!(least < 0.2, "{name} of {bytes}: {least:.3} s");
+    }
 }

@@ -7,7 +7,6 @@ use crate::topology::{Level, Object};
 use super::call::{Call, Operation, Prefix, Shape, Workers};
 use super::costs::{Costs, Machine};
 use super::plans::Plans;
-use super::price::price;
 use super::tree::{MOST_MEMBERS, Tree};
 
 /// A way to go.
@@ -47,8 +46,15 @@ fn chunks(call: &Call<'_>, ranks: usize, workers: Workers) -> Vec<usize> {
     chunks
 }
 
-/// The ways that a call can go.
-pub fn ways(machine: &Object, places: &[usize], call: &Call<'_>) -> Vec<Way> {
+/// Ways that differ by their chunks alone.
+struct Kind {
+    levels: Vec<Level>,
+    tree: Tree,
+    shape: Shape,
+    chunks: Vec<usize>,
+}
+
+fn kinds(machine: &Object, places: &[usize], call: &Call<'_>) -> Vec<Kind> {
     let levels = [Level::Package, Level::Node, Level::Cache];
     let mut trees: Vec<(Vec<Level>, Tree)> = Vec::new();
     for used in 0..1 << levels.len() {
@@ -76,31 +82,43 @@ pub fn ways(machine: &Object, places: &[usize], call: &Call<'_>) -> Vec<Way> {
         Operation::Scan | Operation::Exscan => &[Prefix::Doubling, Prefix::Chain][..],
         _ => &[Prefix::Doubling],
     };
-    let mut ways = Vec::new();
-    for (levels, tree) in &trees {
+    let mut kinds = Vec::new();
+    for (levels, tree) in trees {
         for workers in workers {
             for prefix in prefixes {
-                for chunk in chunks(call, places.len(), *workers) {
-                    ways.push(Way {
-                        levels: levels.clone(),
-                        tree: tree.clone(),
-                        shape: Shape {
-                            workers: *workers,
-                            prefix: *prefix,
-                            ..Shape::default()
-                        },
-                        chunk,
-                    });
-                }
+                kinds.push(Kind {
+                    levels: levels.clone(),
+                    tree: tree.clone(),
+                    shape: Shape {
+                        workers: *workers,
+                        prefix: *prefix,
+                        ..Shape::default()
+                    },
+                    chunks: chunks(call, places.len(), *workers),
+                });
             }
         }
     }
-    ways
+    kinds
 }
 
-/// Of ways whose prices differ by less than estimates do from what is simulated (some per cent),
-/// the one with fewer levels is taken, and of its chunks the shortest.
-const NEAR: f64 = 1.05;
+/// The ways that a call can go.
+pub fn ways(machine: &Object, places: &[usize], call: &Call<'_>) -> Vec<Way> {
+    let kinds = kinds(machine, places, call).into_iter();
+    let ways = kinds.flat_map(|kind| {
+        kind.chunks.into_iter().map(move |chunk| Way {
+            levels: kind.levels.clone(),
+            tree: kind.tree.clone(),
+            shape: kind.shape,
+            chunk,
+        })
+    });
+    ways.collect()
+}
+
+/// Of ways whose prices differ by less than this, or by less than it takes to see what another rank
+/// has written, the one with fewer levels is taken, and of its chunks the shortest.
+const NEAR: f64 = 1.02;
 
 /// The way that takes least. That of a reduction is chosen by [`Costs::BUILT_IN`], whatever was
 /// measured: in which order values are combined depends on it, and must not change when the machine
@@ -113,49 +131,47 @@ pub fn best(machine: &Object, places: &[usize], call: &Call<'_>, costs: Costs) -
     };
     let with_ranks = Machine::new(machine, places, costs);
     let bytes = buffer(call, places.len());
-    let priced = ways(machine, places, call).into_iter().map(|way| {
-        let plans = Plans::new(&way.tree, call, way.shape).all();
-        (price(&plans, &with_ranks, bytes, way.chunk), way)
-    });
-    let priced: Vec<(f64, Way)> = priced.collect();
-    let least = priced
-        .iter()
-        .map(|(price, _)| *price)
-        .fold(f64::MAX, f64::min);
-    let near = priced
-        .into_iter()
-        .filter(|(price, _)| *price <= least * NEAR);
-    let near: Vec<(f64, Way)> = near.collect();
-    let taken = near.iter().min_by(|(one, way), (other, other_way)| {
-        let by_depth = way.tree.depth().cmp(&other_way.tree.depth());
+    let mut kinds = kinds(machine, places, call);
+    if call.operation.is_scan() {
+        // Scans have no groups.
+        let tree = kinds.first()?.tree.clone();
+        kinds.retain(|kind| kind.tree == tree);
+    }
+    let mut priced: Vec<(f64, usize, &Kind)> = Vec::new();
+    for kind in &kinds {
+        let estimate = Plans::estimate(&kind.tree, call, kind.shape, &with_ranks, bytes);
+        for chunk in &kind.chunks {
+            priced.push((estimate.seconds(*chunk), *chunk, kind));
+        }
+    }
+    let prices = priced.iter().map(|(price, ..)| *price);
+    let least = prices.fold(f64::MAX, f64::min);
+    let most = (least * NEAR).max(least + costs.latency[0]);
+    priced.retain(|(price, ..)| *price <= most);
+    let taken = priced.iter().min_by(|(one, _, kind), (other, _, its)| {
+        let by_depth = kind.tree.depth().cmp(&its.tree.depth());
         by_depth.then(one.total_cmp(other))
     });
-    let (_, taken) = taken?;
-    // With one level nobody follows another one's chunks.
-    if taken.tree.depth() == 1 {
-        return Some(taken.clone());
-    }
-    let alike = near.iter().map(|(_, way)| way);
-    let alike = alike.filter(|way| way.tree == taken.tree && way.shape == taken.shape);
-    alike.min_by_key(|way| way.chunk).cloned()
+    let (_, chunk, kind) = taken?;
+    let chunk = if kind.tree.depth() == 1 {
+        // With one level nobody follows another one's chunks.
+        *chunk
+    } else {
+        let alike = priced.iter().filter(|(_, _, it)| std::ptr::eq(*it, *kind));
+        alike.map(|(_, chunk, _)| *chunk).min()?
+    };
+    Some(Way {
+        levels: kind.levels.clone(),
+        tree: kind.tree.clone(),
+        shape: kind.shape,
+        chunk,
+    })
 }
 
-/// [`best`] for a rank that cannot wait long for it. An allgather's pieces are too many to be
-/// priced for each way: it takes all levels of the machine, which is never far from the best
-/// (`libcopy/model/tests/scale.rs` compares them).
-pub fn quick(machine: &Object, places: &[usize], call: &Call<'_>, costs: Costs) -> Option<Way> {
-    if call.operation != Operation::Allgather {
-        return best(machine, places, call, costs);
-    }
-    let levels = vec![Level::Package, Level::Node, Level::Cache];
-    let shape = Shape::default();
-    let chunks = chunks(call, places.len(), shape.workers);
-    Some(Way {
-        tree: Tree::new(machine, places, &levels, MOST_MEMBERS),
-        levels,
-        shape,
-        chunk: chunks[chunks.len() / 2],
-    })
+/// Seconds that a way takes, roughly. [`best`] compares these.
+pub fn estimate(way: &Way, call: &Call<'_>, machine: &Machine) -> f64 {
+    let bytes = buffer(call, machine.size());
+    Plans::estimate(&way.tree, call, way.shape, machine, bytes).seconds(way.chunk)
 }
 
 /// Bytes of a rank's longest buffer.

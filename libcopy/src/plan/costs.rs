@@ -157,17 +157,44 @@ impl Machine {
         (2 * bytes * self.sharing[rank]) as f64 <= self.costs.cache_bytes
     }
 
+    /// Objects of the machine.
+    pub(super) fn objects(&self) -> usize {
+        self.names.len()
+    }
+
+    /// The cache, the node and the package of a rank, by their positions.
+    pub(super) fn holding(&self, rank: usize) -> [usize; 3] {
+        let Place {
+            cache,
+            node,
+            package,
+        } = self.places[rank];
+        [cache, node, package]
+    }
+
     /// What a byte of a piece takes, if a rank moves it: each resource with how many bytes of its
     /// own. `bytes` is the length of a rank's buffer.
     pub fn route(&self, mover: usize, piece: &Piece, bytes: usize) -> Vec<(Resource, f64)> {
-        let own = self.places[mover];
         let mut route = vec![(Resource::Core(mover), piece.from.len() as f64)];
-        let mut add = |resource: Resource| {
+        self.pass(mover, piece, bytes, |resource| {
             match route.iter_mut().find(|(it, _)| *it == resource) {
                 Some((_, weight)) => *weight += 1.0,
                 None => route.push((resource, 1.0)),
             };
-        };
+        });
+        route
+    }
+
+    /// Tells what a byte of a piece passes besides the processor of the rank that moves it; twice
+    /// what it passes twice.
+    pub(super) fn pass(
+        &self,
+        mover: usize,
+        piece: &Piece,
+        bytes: usize,
+        mut add: impl FnMut(Resource),
+    ) {
+        let own = self.places[mover];
         for source in &piece.from {
             let rank = source.span.rank;
             let place = self.places[rank];
@@ -198,7 +225,6 @@ impl Machine {
         }
         // What is written gets to memory in the end.
         add(Resource::Memory(to.node));
-        route
     }
 }
 

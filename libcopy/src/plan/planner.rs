@@ -167,7 +167,7 @@ impl Planner {
                         lengths: Lengths::Same(block),
                         ..*call
                     };
-                    let way = choose::quick(&self.machine, &self.places, &alike, Costs::BUILT_IN);
+                    let way = choose::best(&self.machine, &self.places, &alike, Costs::BUILT_IN);
                     let way = way.unwrap_or_else(|| in_order(size, usize::MAX));
                     self.ways.insert(key, way.clone());
                     way

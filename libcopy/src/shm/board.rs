@@ -125,7 +125,7 @@ impl CallLine {
 }
 
 /// Words with a bit for each rank.
-pub(crate) const RANK_WORDS: usize = super::segment::MAX_RANKS / 64;
+pub(crate) const RANK_WORDS: usize = 16;
 
 /// A set of ranks: anybody adds, its owner takes.
 #[cfg_attr(not(loom), repr(C, align(128)))]

@@ -28,7 +28,7 @@ use nix::unistd::geteuid;
 
 use super::anonymous;
 use super::barrier::Barrier;
-use super::board::{Board, REQUESTS};
+use super::board::{Board, RANK_WORDS, REQUESTS};
 use super::claims::Claims;
 use super::doorbell::Doorbell;
 use super::meeting::{self, Directory, Failed, Guest, Host, Reply};
@@ -47,7 +47,7 @@ use crate::team::key::TeamKey;
 const READY: u64 = u64::from_le_bytes(*b"libcopy\x01");
 
 /// Most ranks a team may have.
-pub(crate) const MAX_RANKS: usize = 1024;
+pub(crate) const MAX_RANKS: usize = 64 * RANK_WORDS;
 
 /// For so long a rank that cannot join tells others that have not come yet.
 const NEWS: Duration = Duration::from_secs(2);
@@ -126,7 +126,7 @@ pub(crate) struct RankBlock {
     /// The last operations that the rank called.
     pub(crate) calls: [CallRecord; HISTORY],
     /// A bit for each rank that has put something for this one into its ring for messages.
-    pub(crate) arrivals: [AtomicU64; MAX_RANKS / 64],
+    pub(crate) arrivals: [AtomicU64; RANK_WORDS],
     /// 1 once the rank leaves and receives no more messages.
     pub(crate) deaf: AtomicU64,
 }

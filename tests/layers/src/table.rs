@@ -46,6 +46,7 @@ pub const TABLE: &[Layers] = &[
             < config topology memcpy
             < plan/tree plan/call plan/stage
             < plan/held plan/signal plan/costs plan/executor
+            < plan/alike
             < plan/combine plan/blocks plan/scan plan/check plan/price
             < plan/plans
             < plan/choose

@@ -5,8 +5,7 @@
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use comfy_table::Cell;
-use libcopy::plan::choose::{Way, best, buffer, ways};
-use libcopy::plan::price::price;
+use libcopy::plan::choose::{Way, best, buffer, estimate, ways};
 use libcopy::plan::{
     Buffer, Call, Costs, Lengths, Machine, Member, Operation, Piece, Plan, Plans, Tree, Workers,
     check,
@@ -14,7 +13,7 @@ use libcopy::plan::{
 use libcopy::topology::{self, Level, Object};
 use libcopy_measure::report::{plain_table, right_aligned};
 use libcopy_measure::sample::Spread;
-use libcopy_measure::{sizes, threads};
+use libcopy_measure::{progress, sizes, threads};
 use libcopy_model::machines::{MACHINES, Preset};
 use libcopy_model::simulate::{self, Simulation, Work};
 use serde_json::{Value, json};
@@ -36,6 +35,12 @@ const MOST_THREADS: usize = 256;
 
 /// Orders in which the check runs the plans.
 const ORDERS: u64 = 4;
+
+/// Elements of all ranks' buffers that the check runs with, at most.
+const MOST_ELEMENTS: usize = 8 << 20;
+
+/// Chunks that are simulated, at most, besides those of the way that is taken.
+const MOST_CHUNKS: usize = 200_000;
 
 /// Arguments of `libcopy plan`.
 #[derive(Args, Debug)]
@@ -181,7 +186,8 @@ fn chosen(args: &PlanArgs) -> Result<Chosen> {
 struct Tried {
     way: Way,
     estimate: f64,
-    simulation: Simulation,
+    /// None if the ways that take less have too many chunks already.
+    simulation: Option<Simulation>,
 }
 
 /// Runs `libcopy plan`.
@@ -240,27 +246,55 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     for way in all.iter_mut().chain([&mut taken]) {
         way.shape.at_once = args.at_once;
     }
-    let tried: Result<Vec<Tried>> = all
+    let plans = Plans::new(&taken.tree, &call, taken.shape).all();
+    let bar = progress::bar(all.len() as u64 + ORDERS);
+    let mut tried: Vec<Tried> = all
         .into_iter()
-        .map(|way| {
-            let plans = Plans::new(&way.tree, &call, way.shape).all();
-            let estimate = price(&plans, &machine, bytes, way.chunk);
-            let simulation = simulate::run(&plans, &machine, bytes, way.chunk)?;
-            Ok(Tried {
-                way,
-                estimate,
-                simulation,
-            })
+        .map(|way| Tried {
+            estimate: estimate(&way, &call, &machine),
+            way,
+            simulation: None,
         })
         .collect();
-    let tried = tried?;
-    let plans = Plans::new(&taken.tree, &call, taken.shape).all();
-    let findings = checked(&taken.tree, &plans, &call)?;
+    // The way that is taken, and then those that take least.
+    let mut order: Vec<usize> = (0..tried.len()).collect();
+    order.sort_by(|one, other| {
+        let (one, other) = (&tried[*one], &tried[*other]);
+        let taken_first = (one.way != taken).cmp(&(other.way != taken));
+        taken_first.then(one.estimate.total_cmp(&other.estimate))
+    });
+    let mut chunks = 0;
+    for index in order {
+        let it = &mut tried[index];
+        bar.set_message(format!("simulating groups by {}", levels(&it.way)));
+        let made;
+        let plans = if it.way == taken {
+            &plans
+        } else {
+            made = Plans::new(&it.way.tree, &call, it.way.shape).all();
+            chunks += made
+                .iter()
+                .map(|plan| chunks_of(plan, it.way.chunk))
+                .sum::<usize>();
+            &made
+        };
+        if chunks > MOST_CHUNKS {
+            break;
+        }
+        it.simulation = Some(simulate::run(plans, &machine, bytes, it.way.chunk)?);
+        bar.inc(1);
+    }
+    let left_out = tried.iter().filter(|it| it.simulation.is_none()).count();
+    bar.inc(left_out as u64);
+    bar.set_message("checking");
+    let checked_bytes = checked(&taken, &call, ranks, || bar.inc(1))?;
+    bar.finish_and_clear();
+    let findings = check::findings(&taken.tree, &plans);
     let shown = args.rank.unwrap_or(ranks - 1);
     let Some(simulation) = tried
         .iter()
         .find(|it| it.way == taken)
-        .map(|it| &it.simulation)
+        .and_then(|it| it.simulation.as_ref())
     else {
         bail!("the way that was taken is none of those that were tried");
     };
@@ -276,7 +310,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
             &taken,
             &plans[shown],
             shown,
-            &findings,
+            (checked_bytes, &findings),
         );
         writeln!(out, "{}", serde_json::to_string_pretty(&json)?)?;
         return Ok(());
@@ -308,25 +342,49 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     } in &tried
     {
         let mark = if *way == taken { "*" } else { " " };
-        let (busy, name) = &simulation.busiest;
+        let (seconds, busiest) = match simulation {
+            Some(it) => {
+                let (busy, name) = &it.busiest;
+                (
+                    format!("{:.1}", it.seconds * 1e6),
+                    format!("{name} {:.0} %", busy * 100.0),
+                )
+            }
+            None => ("-".to_owned(), "-".to_owned()),
+        };
         table.add_row([
             Cell::new(format!("{mark} {}", levels(way))),
             Cell::new(workers(way, call.operation)),
             Cell::new(sizes::short(way.chunk)),
             Cell::new(format!("{:.1}", estimate * 1e6)),
-            Cell::new(format!("{:.1}", simulation.seconds * 1e6)),
-            Cell::new(format!("{name} {:.0} %", busy * 100.0)),
+            Cell::new(seconds),
+            Cell::new(busiest),
         ]);
     }
     right_aligned(&mut table, 2);
     writeln!(out, "{}", table.trim_fmt())?;
+    if left_out > 0 {
+        writeln!(
+            out,
+            "-: not simulated, as those with smaller estimates have {MOST_CHUNKS} chunks already"
+        )?;
+    }
     writeln!(out, "\nGroups of the way that is taken (*)")?;
     for line in groups(&taken.tree) {
         writeln!(out, "  {line}")?;
     }
+    let instead = if checked_bytes == args.bytes || call.operation == Operation::Barrier {
+        String::new()
+    } else {
+        format!(
+            " with {} instead of {}, as it keeps what all ranks have",
+            sizes::short(checked_bytes),
+            sizes::short(args.bytes)
+        )
+    };
     writeln!(
         out,
-        "\nChecked in {ORDERS} orders: every byte arrives once. At most {} stages and {} followers of a rank in a \
+        "\nChecked in {ORDERS} orders{instead}: every byte arrives once. At most {} stages and {} followers of a rank in a \
          group; {} bytes are read in all.",
         findings.stages, findings.fan_out, findings.bytes
     )?;
@@ -363,17 +421,43 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     Ok(())
 }
 
-/// Runs the plans in some orders.
-fn checked(tree: &Tree, plans: &[Plan], call: &Call<'_>) -> Result<check::Findings> {
+/// Chunks that a plan moves.
+fn chunks_of(plan: &Plan, chunk: usize) -> usize {
+    let pieces = plan.stages.iter().flat_map(|stage| &stage.pieces);
+    pieces.map(|piece| piece.bytes.div_ceil(chunk.max(1))).sum()
+}
+
+/// Runs the plans of a way in some orders, with shorter buffers if the elements of all ranks are too
+/// many. Says of how many bytes the buffers are; `tell` is called after each order.
+fn checked(way: &Way, call: &Call<'_>, ranks: usize, tell: impl Fn()) -> Result<usize> {
     // Buffers are cut at cache lines and elements; the check takes a line as one element.
     let lines = call.element * 64usize.div_ceil(call.element);
-    let bytes = call.lengths.total(1);
-    let element = if bytes % lines == 0 {
-        lines
-    } else {
-        call.element
+    let mut bytes = call.lengths.total(1);
+    let call = loop {
+        let element = if bytes % lines == 0 {
+            lines
+        } else {
+            call.element
+        };
+        let shorter = Call {
+            element,
+            lengths: Lengths::Same(bytes),
+            ..*call
+        };
+        let elements = (0..ranks).map(|rank| {
+            let (sent, received) = shorter.buffers(rank, ranks);
+            (sent + received) / element
+        });
+        if bytes <= call.element || elements.sum::<usize>() <= MOST_ELEMENTS {
+            break shorter;
+        }
+        bytes = if bytes > lines {
+            (bytes / 2).max(lines) / lines * lines
+        } else {
+            (bytes / 2).max(call.element) / call.element * call.element
+        };
     };
-    let call = &Call { element, ..*call };
+    let plans = Plans::new(&way.tree, &call, way.shape).all();
     let mut state: u64 = 1;
     let mut choose = |end: usize| {
         // A linear congruential generator (Knuth's MMIX).
@@ -383,9 +467,10 @@ fn checked(tree: &Tree, plans: &[Plan], call: &Call<'_>) -> Result<check::Findin
         (state >> 33) as usize % end.max(1)
     };
     for order in 0..ORDERS {
-        check::run(tree, plans, call, order % 2 > 0, &mut choose)?;
+        check::run(&way.tree, &plans, &call, order % 2 > 0, &mut choose)?;
+        tell();
     }
-    Ok(check::findings(tree, plans))
+    Ok(bytes)
 }
 
 /// Times of the plans with a thread for each rank.
@@ -536,7 +621,7 @@ fn as_json(
     taken: &Way,
     plan: &Plan,
     rank: usize,
-    findings: &check::Findings,
+    (checked_bytes, findings): (usize, &check::Findings),
 ) -> Value {
     let ways: Vec<Value> = tried
         .iter()
@@ -547,7 +632,7 @@ fn as_json(
                 "chunk": it.way.chunk,
                 "taken": it.way == *taken,
                 "estimate_us": it.estimate * 1e6,
-                "simulated_us": it.simulation.seconds * 1e6,
+                "simulated_us": it.simulation.as_ref().map(|it| it.seconds * 1e6),
             })
         })
         .collect();
@@ -559,6 +644,7 @@ fn as_json(
         "machine": chosen.name,
         "ways": ways,
         "groups": taken.tree.groups().iter().map(|group| &group.ranks).collect::<Vec<_>>(),
+        "checked_bytes": checked_bytes,
         "stages": findings.stages,
         "fan_out": findings.fan_out,
         "rank": rank,
