@@ -3,9 +3,10 @@
 //! Collectives by plans: each rank runs its own, and shows on its board ([`crate::shm::board`]) how
 //! far it is.
 //!
-//! The buffers of a short call are in the ranks' slots in shared memory, where all reach them. Those
-//! of others are read and written through the module or CMA. What no transport reaches, its owner
-//! copies into the room of the rank that needs it, or out of it, while it waits for others itself.
+//! The buffers of a short call are in the ranks' slots in shared memory, where all reach them.
+//! Those of others are read and written through the module or CMA. What no transport reaches, its
+//! owner copies into the room of the rank that needs it, or out of it, while it waits for others
+//! itself.
 
 use std::cell::{Cell, RefCell};
 
@@ -305,8 +306,8 @@ impl<'a> Run<'a> {
             None => 0,
         };
         let element = self.combine.as_ref().map_or(1, |(_, element)| *element);
-        // A slice that its owner combines may be made where it is to be, but not over elements of ours
-        // that others still read.
+        // A slice that its owner combines may be made where it is to be, but not over elements of
+        // ours that others still read.
         let is_own = self.planned.workers == Workers::Owners && self.call.op == Op::ReduceScatter;
         let is_in_place = is_own && (are_apart(send, receive) || self.is_in_place);
         let scratch_bytes = if is_short || is_in_place { 0 } else { wanted };

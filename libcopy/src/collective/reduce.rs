@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Reductions, by plans: every element is combined by one rank, so that all get the same result even
-//! where rounding depends on the order, which the call and the ranks' tree alone decide. The
+//! Reductions, by plans: every element is combined by one rank, so that all get the same result
+//! even where rounding depends on the order, which the call and the ranks' tree alone decide. The
 //! operation must be commutative.
 //!
 //! Where copy engines are to move bytes while the program goes on (`LIBCOPY_ASYNC`), the ranks
@@ -42,8 +42,8 @@ fn offloads(team: &Team, op: Op, len: usize, element: usize) -> bool {
 ///
 /// # Safety
 ///
-/// `from` and the root's `to` have `len` bytes, `to` writable, and are the same or apart. Nobody else
-/// uses either meanwhile.
+/// `from` and the root's `to` have `len` bytes, `to` writable, and are the same or apart. Nobody
+/// else uses either meanwhile.
 pub(super) unsafe fn to_root(
     team: &mut Team,
     root: usize,

@@ -3,9 +3,9 @@
 //! How long plans take, roughly: what each stage takes of the busiest part of the machine that it
 //! uses, along the longest path of stages that wait for each other. `libcopy-model` simulates them.
 //!
-//! A rank asks for prices of some fifty ways when a call comes for the first time. So ranks that are
-//! alike are priced once, what does not depend on the chunk is computed once for all of them, and
-//! of segments that repeat only some are priced.
+//! A rank asks for prices of some fifty ways when a call comes for the first time. So ranks that
+//! are alike are priced once, what does not depend on the chunk is computed once for all of them,
+//! and of segments that repeat only some are priced.
 
 use std::ops::Range;
 
@@ -379,8 +379,8 @@ impl Followers {
     }
 }
 
-/// What the ranks take of the parts of the machine in each stage. Parts that are alike have the same
-/// load.
+/// What the ranks take of the parts of the machine in each stage. Parts that are alike have the
+/// same load.
 struct Loads<'a> {
     machine: &'a Machine,
     alike: &'a Alike,
@@ -465,8 +465,8 @@ impl<'a> Loads<'a> {
         }
     }
 
-    /// Adds what a piece of a rank of a class takes in a stage, and the resources that the stage has
-    /// not used before to `used`. Says what a byte takes alone.
+    /// Adds what a piece of a rank of a class takes in a stage, and the resources that the stage
+    /// has not used before to `used`. Says what a byte takes alone.
     fn add(
         &mut self,
         class: usize,

@@ -23,8 +23,8 @@ pub(super) fn led(tree: &Tree, rank: usize, root: usize) -> impl Iterator<Item =
     chain.take_while(move |group| tree.leader(Member::Group(*group), root) == rank)
 }
 
-/// Ranks that look at each other to learn that all have come so far: with one more, the two steps up
-/// and down a tree take less than the lines that each reads one after the other.
+/// Ranks that look at each other to learn that all have come so far: with one more, the two steps
+/// up and down a tree take less than the lines that each reads one after the other.
 const FEW: usize = 4;
 
 /// How many stages [`gathered`] has for a rank.

@@ -4,10 +4,10 @@
 //!
 //! One block per rank, so that a team's boards grow with its ranks and not with their pairs. A rank
 //! writes the [`CallLine`] when it begins a call: what it calls, and how the others reach its
-//! buffers. While it goes on it writes the [`ProgressLine`], which is never reset: it counts on from
-//! call to call. Who waits for a rank and is about to sleep notes that among the [`Watchers`] of
-//! that rank, and is woken by its next progress. A [`CopyRequest`] has another rank copy from or to
-//! its own memory, where no transport reaches that.
+//! buffers. While it goes on it writes the [`ProgressLine`], which is never reset: it counts on
+//! from call to call. Who waits for a rank and is about to sleep notes that among the [`Watchers`]
+//! of that rank, and is woken by its next progress. A [`CopyRequest`] has another rank copy from or
+//! to its own memory, where no transport reaches that.
 
 use super::sync::{AtomicU64, Ordering, fence};
 

@@ -4,9 +4,10 @@
 //! waiting.
 //!
 //! [`segment`] lays the memory out. [`ring`], [`doorbell`], [`barrier`], [`board`], [`claims`] and
-//! [`reports`] are protocols on words in it, which `loom` checks through [`sync`]. [`wait`] waits for peers and
-//! notices who died, by [`turns`]; [`mailbox`] sends and receives messages. [`meeting`] is how
-//! ranks that do not see one file meet. [`anonymous`] is memory of processes that are no team.
+//! [`reports`] are protocols on words in it, which `loom` checks through [`sync`]. [`wait`] waits
+//! for peers and notices who died, by [`turns`]; [`mailbox`] sends and receives messages.
+//! [`meeting`] is how ranks that do not see one file meet. [`anonymous`] is memory of processes
+//! that are no team.
 
 pub mod anonymous;
 pub(crate) mod barrier;

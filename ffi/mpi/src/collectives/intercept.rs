@@ -303,8 +303,8 @@ pub fn intercept_persistent<K>(
     })
 }
 
-/// Whether a nonblocking reduction combines in the order of a blocking one, if it has to: where each
-/// rank has a processor, blocking ones go by groups of the machine.
+/// Whether a nonblocking reduction combines in the order of a blocking one, if it has to: where
+/// each rank has a processor, blocking ones go by groups of the machine.
 fn keeps_order(known: &Comm, order: Order, under: Oversubscription) -> bool {
     order == Order::Free || known.size <= 2 || under != Oversubscription::None
 }

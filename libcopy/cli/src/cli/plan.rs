@@ -427,8 +427,8 @@ fn chunks_of(plan: &Plan, chunk: usize) -> usize {
     pieces.map(|piece| piece.bytes.div_ceil(chunk.max(1))).sum()
 }
 
-/// Runs the plans of a way in some orders, with shorter buffers if the elements of all ranks are too
-/// many. Says of how many bytes the buffers are; `tell` is called after each order.
+/// Runs the plans of a way in some orders, with shorter buffers if the elements of all ranks are
+/// too many. Says of how many bytes the buffers are; `tell` is called after each order.
 fn checked(way: &Way, call: &Call<'_>, ranks: usize, tell: impl Fn()) -> Result<usize> {
     // Buffers are cut at cache lines and elements; the check takes a line as one element.
     let lines = call.element * 64usize.div_ceil(call.element);
