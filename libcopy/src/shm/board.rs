@@ -174,10 +174,13 @@ impl Watchers {
         Watchers(RankSet::new())
     }
 
-    /// Has a rank woken by the owner's next progress. It looks once more before it sleeps
-    /// ([`Doorbell::park`](super::doorbell::Doorbell::park)), so that none is missed.
+    /// Has a rank woken by the owner's next progress. The rank has said that it falls asleep
+    /// before, as its note is taken once, and looks once more before it sleeps: this belongs into
+    /// what [`Doorbell::park`](super::doorbell::Doorbell::park) asks.
     pub(crate) fn watch(&self, rank: usize) {
         self.0.add(rank);
+        // What the rank looks at comes behind the note; see `wake`.
+        fence(Ordering::SeqCst);
     }
 
     /// Hands those who watch to `ring`: the owner, after it has told its progress.
@@ -427,14 +430,12 @@ mod loom_tests {
                 }
             });
             let (line, watchers, bell) = &*shared;
-            let mut ready = || line.has_come(position(1, 1), 0).then_some(());
-            loop {
+            let mut ready = || {
                 watchers.watch(1);
-                // Sleeps for ever if the wake-up is lost; loom reports that as a deadlock.
-                if bell.park(Duration::MAX, &mut ready).is_some() {
-                    break;
-                }
-            }
+                line.has_come(position(1, 1), 0).then_some(())
+            };
+            // Sleeps for ever if the wake-up is lost; loom reports that as a deadlock.
+            while bell.park(Duration::MAX, &mut ready).is_none() {}
             owner.join().unwrap();
         });
     }

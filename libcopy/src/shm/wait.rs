@@ -189,7 +189,7 @@ impl Waiter {
     }
 
     /// [`Waiter::wait`] for ranks that ring only for those who have said that they sleep: `note`
-    /// says so, before each sleep.
+    /// says so, in each sleep, before what is waited for is looked at for the last time.
     pub(crate) fn wait_noted<T>(
         &self,
         from: impl Fn(usize) -> bool,
@@ -225,10 +225,12 @@ impl Waiter {
             }
             yields += 1;
         }
-        let mut ready = || ready().transpose();
+        let mut ready = || {
+            note();
+            ready().transpose()
+        };
         let bell = &self.segment.block(self.rank).bell;
         loop {
-            note();
             if let Some(result) = bell.park(self.nap(start.elapsed()), &mut ready) {
                 return result;
             }
