@@ -354,9 +354,15 @@ impl Team {
     pub fn alltoall<T: Pod>(&mut self, send: &[T], recv: &mut [T]) -> Result<()> {
         let (send, recv): (&[u8], &mut [u8]) = (cast_slice(send), cast_slice_mut(recv));
         self.ready([send, recv])?;
-        self.collective((Op::Alltoall, 0, UNSAID), |team| {
+        self.collective((Op::Alltoall, 0, send.len()), |team| {
             let outgoing = Division::equal(send.len(), team.size(), "buffer of an alltoall")?;
             let incoming = Division::equal(recv.len(), team.size(), "buffer of an alltoall")?;
+            let part = send.len() / team.size();
+            own_part(part, recv.len() / team.size())?;
+            let decision = team.decide(Op::Alltoall, part);
+            if let Some(kind) = planned::takes(team, decision) {
+                return planned::alltoall(team, send, recv, part, kind);
+            }
             // SAFETY: both are borrowed, and the divisions are of these lengths.
             unsafe { alltoall::run(team, &sent(send, outgoing), &received(recv, incoming)) }
         })

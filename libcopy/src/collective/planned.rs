@@ -80,7 +80,7 @@ pub(super) fn bcast(
     let mut run = Run::new(team, Call::new(Op::Bcast, root, bytes.len()), &planned);
     run.kind = kind;
     // Nobody reads from a leaf.
-    run.is_read = planned.leads;
+    run.is_read[index(Buffer::Receive)] = planned.leads;
     run.memory[index(Buffer::Receive)] = (bytes.as_mut_ptr(), bytes.len());
     // SAFETY: the slice is borrowed until all who follow us are done with it.
     unsafe { run.start(team) }
@@ -113,6 +113,24 @@ pub(super) unsafe fn allgather(
     run.memory[index(Buffer::Send)] = (mine.cast_mut(), division.part(me).1);
     run.memory[index(Buffer::Receive)] = (recv.as_mut_ptr(), recv.len());
     // SAFETY: both are borrowed until all who read from us are done with them.
+    unsafe { run.start(team) }
+}
+
+/// Hands everybody's `send` out in equal parts, which come together in everybody's `recv`.
+pub(super) fn alltoall(
+    team: &mut Team,
+    send: &[u8],
+    recv: &mut [u8],
+    part: usize,
+    kind: TransportKind,
+) -> Result<()> {
+    let planned = team.plan(&plan_call(Operation::Alltoall, 0, Lengths::Same(part)));
+    let mut run = Run::new(team, Call::new(Op::Alltoall, 0, send.len()), &planned);
+    run.kind = kind;
+    run.is_read[index(Buffer::Receive)] = false;
+    run.memory[index(Buffer::Send)] = (send.as_ptr().cast_mut(), send.len());
+    run.memory[index(Buffer::Receive)] = (recv.as_mut_ptr(), recv.len());
+    // SAFETY: both are borrowed until all who read from us are done.
     unsafe { run.start(team) }
 }
 
@@ -262,9 +280,9 @@ struct Run<'a> {
     planned: &'a Planned,
     /// Our buffers.
     memory: [Memory; BUFFERS],
-    /// The transport that the others read through, if they do.
+    /// The transport that the others read through, and which buffers they read.
     kind: TransportKind,
-    is_read: bool,
+    is_read: [bool; BUFFERS],
     /// Whether others write to what we receive.
     is_written: bool,
     /// Whether what we receive is where our elements of it are.
@@ -282,7 +300,7 @@ impl<'a> Run<'a> {
             planned,
             memory: [NONE; BUFFERS],
             kind: team.transport().unwrap_or(TransportKind::ALL[0]),
-            is_read: true,
+            is_read: [true; BUFFERS],
             is_written: false,
             is_in_place: false,
             slot: usize::MAX,
@@ -345,7 +363,7 @@ impl<'a> Run<'a> {
             for (buffer, reach) in reach.iter_mut().enumerate() {
                 let (memory, len) = self.memory[buffer];
                 let writable = self.is_written && buffer == index(Buffer::Receive);
-                if self.is_read && len > 0 {
+                if self.is_read[buffer] && len > 0 {
                     // SAFETY: the caller's promise; all who use it are done when the plan is. An
                     // error breaks the team.
                     let key = unsafe { team.open(self.kind, memory, len, writable) };
