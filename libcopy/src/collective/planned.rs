@@ -466,6 +466,7 @@ impl Exchange<'_, '_> {
             let missing = || execution.missing(self);
             let note = || {
                 if let Some(rank) = missing() {
+                    self.listen(rank);
                     self.segment.board(rank).watchers.watch(me);
                 }
             };
@@ -483,13 +484,22 @@ impl Exchange<'_, '_> {
     /// Notes that a rank calls something else, if it does.
     fn compare(&self, rank: usize) {
         let theirs = self.segment.board(rank).call.call(self.sequence);
-        let Some(theirs) = theirs.filter(|words| *words != self.call.to_words()) else {
-            return;
-        };
-        let error = || {
-            let waiter = &self.team.mailbox.waiter;
-            waiter.mismatch(rank, Call::from_words(theirs), self.call)
-        };
+        if let Some(theirs) = theirs.filter(|words| *words != self.call.to_words()) {
+            self.disagree(rank, Call::from_words(theirs));
+        }
+    }
+
+    /// The same of a rank whose call does not go by plans, and which may have gone on long ago: it
+    /// has sent something, as nobody does in a plan.
+    fn listen(&self, rank: usize) {
+        if let Some(theirs) = self.team.mailbox.unread(rank) {
+            self.disagree(rank, theirs);
+        }
+    }
+
+    fn disagree(&self, rank: usize, theirs: Call) {
+        let waiter = &self.team.mailbox.waiter;
+        let error = || waiter.mismatch(rank, theirs, self.call);
         self.failed.borrow_mut().get_or_insert_with(error);
     }
 

@@ -573,6 +573,32 @@ impl Mailbox {
         Header::decode(line)
     }
 
+    /// What a rank has called, if it has sent something for our operation that we have not taken.
+    pub(crate) fn unread(&self, rank: usize) -> Option<Call> {
+        let me = self.rank;
+        let (cast, pair) = (
+            self.segment.cast_head(rank),
+            self.segment.pair_head(rank, me),
+        );
+        let places = [
+            (
+                self.casts[rank].peek(LINE, cast),
+                self.segment.cast_bytes(rank),
+            ),
+            (
+                self.inbox[rank].peek(LINE, pair),
+                self.segment.pair_bytes(rank, me),
+            ),
+        ];
+        let headers = places.into_iter().filter_map(|(position, base)| {
+            // SAFETY: a line is at the position, which is inside the ring and aligned to a line.
+            let line = unsafe { base.add(position?).cast::<[u64; 8]>().read() };
+            Header::decode(line).ok()
+        });
+        let mut ours = headers.filter(|header| header.sequence == self.sequence as u16);
+        ours.next().map(|header| header.call)
+    }
+
     /// Waits for the next header and checks that it belongs to `call`.
     pub(crate) fn expect(&mut self, from: Source, call: Call, steps: &[Step]) -> Result<Header> {
         let header = self.take(from)?;

@@ -217,6 +217,18 @@ impl ReaderState {
         Ok((available - available % self.unit) as usize)
     }
 
+    /// Where the next `wanted` bytes begin, if they are there. Nothing is taken.
+    pub(crate) fn peek(&self, wanted: usize, head: &Head) -> Option<usize> {
+        let seen = head.written.load(Ordering::Acquire);
+        if seen.checked_sub(self.tail)? < wanted as u64 {
+            return None;
+        }
+        // The ring may have got a larger capacity when we were done with everything.
+        let is_larger = head.capacity.load(Ordering::Relaxed) > self.capacity;
+        let is_first = is_larger && head.start.load(Ordering::Relaxed) == self.tail;
+        Some(if is_first { 0 } else { self.position() })
+    }
+
     /// Uses the larger capacity that the writer has given the ring when we were done with
     /// everything.
     #[cold]
