@@ -90,6 +90,7 @@ fn a_rank() {
         "typed" => typed(&mut Team::from_env().unwrap()),
         "hidden" => hidden(&mut Team::from_env().unwrap()),
         "levels" => levels(),
+        "slots" => slots(&mut Team::from_env().unwrap()),
         other => panic!("no script {other}"),
     }
 }
@@ -912,6 +913,25 @@ fn levels() {
         );
     }
     assert!(counts.calls > 0);
+}
+
+/// Three buffers of a reduction, of nearly a third of a slot each: they take whole cache lines.
+#[test]
+fn slots_are_used_to_their_end() {
+    expect_success(2, "slots", &[]);
+}
+
+fn slots(team: &mut Team) {
+    let me = team.rank();
+    for len in (21_760..=21_952).step_by(4) {
+        let counts = [0, len];
+        let mut sum = vec![0; counts[me]];
+        team.reduce_scatter_bytes(&pattern(len as u64, me, len), &mut sum, &counts, 4, add)
+            .unwrap();
+        let mut expected = pattern(len as u64, 0, len);
+        add(&pattern(len as u64, 1, len), &mut expected);
+        assert!(sum == expected[..counts[me]], "{len} bytes");
+    }
 }
 
 /// More than 4 GiB in one message; the memory for it is not everywhere.

@@ -101,11 +101,13 @@ pub(super) unsafe fn allgather(
     kind: TransportKind,
 ) -> Result<()> {
     let (me, size) = (team.rank(), team.size());
-    let starts = (0..size).map(|rank| division.part(rank).0);
-    let starts: Vec<usize> = starts.chain([recv.len()]).collect();
-    let lengths = match division {
-        Division::Equal(len) => Lengths::Same(len),
-        _ => Lengths::Starts(&starts),
+    let starts: Vec<usize>;
+    let lengths = if let Division::Equal(len) = division {
+        Lengths::Same(len)
+    } else {
+        let parts = (0..size).map(|rank| division.part(rank).0);
+        starts = parts.chain([recv.len()]).collect();
+        Lengths::Starts(&starts)
     };
     let planned = team.plan(&plan_call(Operation::Allgather, 0, lengths));
     let mut run = Run::new(team, Call::new(Op::Allgather, 0, recv.len()), &planned);
@@ -152,7 +154,7 @@ pub(super) unsafe fn allreduce(
     let mut run = Run::new(team, Call::new(Op::Allreduce, 0, len), &planned);
     run.memory[index(Buffer::Send)] = (from.cast_mut(), len);
     run.memory[index(Buffer::Receive)] = (to, len);
-    run.slot = 2 * len;
+    run.slot = 2 * in_slot(len);
     run.combine = Some((combine, element));
     // SAFETY: the caller's promise.
     unsafe { run.start(team) }
@@ -179,7 +181,7 @@ pub(super) unsafe fn reduce(
         run.memory[index(Buffer::Receive)] = (to, len);
         run.is_written = true;
     }
-    run.slot = 3 * len;
+    run.slot = 3 * in_slot(len);
     run.combine = Some((combine, element));
     // SAFETY: the caller's promise.
     unsafe { run.start(team) }
@@ -214,7 +216,7 @@ pub(super) unsafe fn reduce_scatter(
     run.memory[index(Buffer::Send)] = (from.cast_mut(), len);
     run.memory[index(Buffer::Receive)] = (to, own.len());
     run.is_in_place = std::ptr::eq(from.wrapping_add(own.start), to);
-    run.slot = 3 * len;
+    run.slot = 3 * in_slot(len);
     run.combine = Some((combine, element));
     // SAFETY: the caller's promise.
     unsafe { run.start(team) }
@@ -247,6 +249,11 @@ enum Reach {
     Key(RemoteKey),
     /// Its owner copies.
     Owner,
+}
+
+/// Bytes of a slot that a buffer of this length takes: whole cache lines.
+fn in_slot(len: usize) -> usize {
+    len.next_multiple_of(64)
 }
 
 /// Stands for a slot where the number of a transport is.
@@ -347,7 +354,7 @@ impl<'a> Run<'a> {
                 *reach = Reach::Slot { at: end, len };
                 // SAFETY: all ranks' buffers fit into slots, says the caller.
                 let place = unsafe { slot.add(end) };
-                end += len.next_multiple_of(64);
+                end += in_slot(len);
                 if end > SLOT {
                     return Err(Error::corrupt("the length of a slot", end as u64));
                 }
@@ -505,10 +512,9 @@ impl Exchange<'_, '_> {
 
     /// Our memory from a byte of a buffer on.
     fn own(&self, buffer: usize, at: usize, len: usize) -> Result<*mut u8> {
-        let (base, size) = self.memory.get(buffer).copied().unwrap_or(NONE);
-        match at.checked_add(len) {
+        match (self.memory.get(buffer), at.checked_add(len)) {
             // SAFETY: within the memory.
-            Some(end) if end <= size => Ok(unsafe { base.add(at) }),
+            (Some((base, size)), Some(end)) if end <= *size => Ok(unsafe { base.add(at) }),
             _ => Err(Error::corrupt("a place in a buffer", at as u64)),
         }
     }
@@ -541,10 +547,11 @@ impl Exchange<'_, '_> {
                 let Some(copy) = request.asked(me, self.sequence) else {
                     continue;
                 };
-                if let Err(error) = self.copy_for(copy, self.segment.room(rank, number)) {
-                    result = Err(error);
+                match self.copy_for(copy, self.segment.room(rank, number)) {
+                    Ok(()) => request.finish(),
+                    // Nobody takes what is in the room for the bytes: the team is broken.
+                    Err(error) => result = Err(error),
                 }
-                request.finish();
             }
             self.segment.block(rank).bell.ring();
         });
@@ -588,97 +595,88 @@ impl Exchange<'_, '_> {
         Reach::from_words(words)
     }
 
-    /// The place of bytes that are in a rank's slot.
-    fn in_slot(
-        &self,
-        rank: usize,
-        (at, size): (usize, usize),
-        from: usize,
-        len: usize,
-    ) -> Result<*mut u8> {
-        match from.checked_add(len) {
-            // SAFETY: within the slot, as `Reach::from_words` has checked.
-            Some(end) if end <= size => Ok(unsafe { self.segment.slot(rank).add(at + from) }),
-            _ => Err(Error::corrupt("a place in a slot", from as u64)),
-        }
-    }
-
-    /// Copies from a rank's bytes to ours at `to`.
+    /// Copies from a rank's bytes to ours.
     ///
     /// # Safety
     ///
     /// `to` is writable for `len` bytes.
     unsafe fn fetch(&self, span: Span, start: usize, to: *mut u8, len: usize) -> Result<()> {
-        let (rank, buffer, at) = (span.rank, index(span.buffer), span.at + start);
-        if rank == self.team.rank() {
-            let from = self.own(buffer, at, len)?;
-            if !std::ptr::eq(from, to) {
-                // SAFETY: both are ours, and apart.
-                unsafe { memcpy::cached(to, from, len) };
-            }
-            return Ok(());
-        }
-        match self.reach(rank, buffer)? {
-            Reach::Slot {
-                at: place,
-                len: size,
-            } => {
-                let from = self.in_slot(rank, (place, size), at, len)?;
-                // SAFETY: within the slot; the caller's promise.
-                unsafe { memcpy::cached(to, from, len) };
-                return Ok(());
-            }
-            Reach::Key(key) => {
-                let transport = self.team.one_sided(key.kind())?;
-                // SAFETY: the caller's promise.
-                if unsafe { transport.pull(rank, key, at as u64, to, len) }.is_ok() {
-                    return Ok(());
-                }
-                self.team.mailbox.waiter.verdict()?;
-            }
-            Reach::Owner => {}
-        }
         // SAFETY: the caller's promise.
-        unsafe { self.ask((rank, buffer, at), to, len, false) }
+        unsafe { self.copy(span, start, to, len, false) }
     }
 
-    /// Copies ours at `from` to a rank's bytes.
+    /// Copies from ours to a rank's bytes.
     ///
     /// # Safety
     ///
     /// `from` is readable for `len` bytes.
     unsafe fn store(&self, span: Span, start: usize, from: *const u8, len: usize) -> Result<()> {
+        // SAFETY: the caller's promise; `from` is only read.
+        unsafe { self.copy(span, start, from.cast_mut(), len, true) }
+    }
+
+    /// Copies between a rank's bytes and ours; `is_write`: to the rank's.
+    ///
+    /// # Safety
+    ///
+    /// `ours` is readable for `len` bytes if `is_write`, otherwise writable.
+    unsafe fn copy(
+        &self,
+        span: Span,
+        start: usize,
+        ours: *mut u8,
+        len: usize,
+        is_write: bool,
+    ) -> Result<()> {
         let (rank, buffer, at) = (span.rank, index(span.buffer), span.at + start);
-        if rank == self.team.rank() {
-            let to = self.own(buffer, at, len)?;
-            if !std::ptr::eq(from, to) {
-                // SAFETY: both are ours, and apart.
-                unsafe { memcpy::cached(to, from, len) };
-            }
-            return Ok(());
-        }
-        match self.reach(rank, buffer)? {
-            Reach::Slot {
-                at: place,
-                len: size,
-            } => {
-                let to = self.in_slot(rank, (place, size), at, len)?;
-                // SAFETY: within the slot; the caller's promise.
-                unsafe { memcpy::cached(to, from, len) };
-                return Ok(());
-            }
-            Reach::Key(key) => {
-                let transport = self.team.one_sided(key.kind())?;
-                // SAFETY: the caller's promise.
-                if unsafe { transport.push(rank, key, at as u64, from, len) }.is_ok() {
-                    return Ok(());
+        let place = if rank == self.team.rank() {
+            Some(self.own(buffer, at, len)?)
+        } else {
+            match self.reach(rank, buffer)? {
+                Reach::Slot {
+                    at: first,
+                    len: size,
+                } => match at.checked_add(len) {
+                    // SAFETY: within the slot, as `Reach::from_words` has checked.
+                    Some(end) if end <= size => unsafe {
+                        Some(self.segment.slot(rank).add(first + at))
+                    },
+                    _ => return Err(Error::corrupt("a place in a slot", at as u64)),
+                },
+                Reach::Key(key) => {
+                    let transport = self.team.one_sided(key.kind())?;
+                    // SAFETY: the caller's promise.
+                    let copied = unsafe {
+                        if is_write {
+                            transport.push(rank, key, at as u64, ours, len)
+                        } else {
+                            transport.pull(rank, key, at as u64, ours, len)
+                        }
+                    };
+                    if copied.is_ok() {
+                        return Ok(());
+                    }
+                    self.team.mailbox.waiter.verdict()?;
+                    None
                 }
-                self.team.mailbox.waiter.verdict()?;
+                Reach::Owner => None,
             }
-            Reach::Owner => {}
+        };
+        let Some(place) = place else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.ask((rank, buffer, at), ours, len, is_write) };
+        };
+        let (from, to) = if is_write {
+            (ours, place)
+        } else {
+            (place, ours)
+        };
+        if !std::ptr::eq(from, to) {
+            // SAFETY: both have these bytes, and are apart, as no byte of a plan is moved onto part
+            // of its own piece.
+            unsafe { memcpy::cached(to, from, len) };
         }
-        // SAFETY: the caller's promise; the bytes are only read.
-        unsafe { self.ask((rank, buffer, at), from.cast_mut(), len, true) }
+        Ok(())
     }
 
     /// Has another rank copy from its buffer to ours, or the other way.

@@ -23,7 +23,7 @@ pub enum Groups {
     One,
     /// Those of the way that takes least on the machine.
     Machine,
-    /// At most so many in the order of ranks: for tests and comparisons.
+    /// Of at most this number of members, in the order of ranks: for tests and comparisons.
     InOrder(usize),
 }
 

@@ -157,7 +157,11 @@ impl RankSet {
             }
             let mut bits = word.swap(0, Ordering::SeqCst);
             while bits != 0 {
-                each(64 * index + bits.trailing_zeros() as usize);
+                let rank = 64 * index + bits.trailing_zeros() as usize;
+                // Anybody may have written anything here.
+                if rank < size {
+                    each(rank);
+                }
                 bits &= bits - 1;
             }
         }
@@ -347,6 +351,9 @@ mod tests {
         let mut taken = Vec::new();
         set.take(1024, |rank| taken.push(rank));
         assert_eq!(taken, [0, 63, 64, 1023]);
+        assert!(!set.has_any(1024));
+        set.add(5);
+        set.take(5, |rank| panic!("there is no rank {rank}"));
         assert!(!set.has_any(1024));
     }
 
