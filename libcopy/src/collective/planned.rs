@@ -19,7 +19,7 @@ use crate::plan::{
     Source, Span, Step, Transport, Workers,
 };
 use crate::policy::Path;
-use crate::shm::board::{BUFFERS, Copy, PLACE_WORDS, REQUESTS, position};
+use crate::shm::board::{BUFFERS, CopyRequest, PLACE_WORDS, REQUESTS, position};
 use crate::shm::segment::{ROOM, SLOT, Segment};
 use crate::team::{Decision, Team};
 use crate::topology::Topology;
@@ -559,7 +559,7 @@ impl Exchange<'_, '_> {
     }
 
     /// Does a copy between our memory and the room of a rank that has asked for it.
-    fn copy_for(&self, copy: Copy, room: *mut u8) -> Result<()> {
+    fn copy_for(&self, copy: CopyRequest, room: *mut u8) -> Result<()> {
         let len = (copy.len as usize).min(ROOM);
         let own = self.own(copy.buffer, copy.at as usize, len)?;
         if copy.is_write && !(self.is_written && copy.buffer == index(Buffer::Receive)) {
@@ -704,7 +704,7 @@ impl Exchange<'_, '_> {
                     // SAFETY: the room is ours while nothing is asked; the caller's promise.
                     unsafe { memcpy::cached(room, ours.add(start), bytes) };
                 }
-                requests[asked % REQUESTS].ask(Copy {
+                requests[asked % REQUESTS].ask(CopyRequest {
                     owner: rank,
                     sequence: self.sequence,
                     buffer,

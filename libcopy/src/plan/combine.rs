@@ -544,7 +544,8 @@ impl<'a> Reduction<'a> {
         first.is_some_and(|first| first.workers == Workers::Leaders)
     }
 
-    /// Whether a rank of a reduce_scatter reads its block from so many that these wait for all.
+    /// Whether a rank of a reduce_scatter reads its block from more ranks than may follow one: then
+    /// all wait for all.
     pub fn has_many_parts(&self) -> bool {
         let most = self.tree.most_followers();
         self.parts.are_read_by_few(most) && self.parts.of.iter().any(|its| its.len() > most)

@@ -65,6 +65,31 @@ struct Key {
     element: usize,
 }
 
+impl Key {
+    fn of(call: &Call<'_>) -> Key {
+        Key {
+            operation: call.operation,
+            root: call.root,
+            bytes: call.lengths.block(0).len(),
+            starts: starts(call).to_vec(),
+            element: call.element,
+        }
+    }
+
+    fn is_of(&self, call: &Call<'_>) -> bool {
+        let one = (self.operation, self.root, self.bytes, self.element);
+        let bytes = call.lengths.block(0).len();
+        one == (call.operation, call.root, bytes, call.element) && self.starts == starts(call)
+    }
+}
+
+fn starts<'a>(call: &Call<'a>) -> &'a [usize] {
+    match call.lengths {
+        Lengths::Same(_) => &[],
+        Lengths::Starts(starts) => starts,
+    }
+}
+
 /// Plans that are kept.
 const KEPT: usize = 16;
 
@@ -78,8 +103,8 @@ pub struct Planner {
     places: Vec<usize>,
     rank: usize,
     groups: Groups,
-    /// For each operation and logarithm of bytes.
-    ways: HashMap<(Operation, u32), Way>,
+    /// For each operation, bytes of an element, and logarithm of bytes.
+    ways: HashMap<(Operation, usize, u32), Way>,
     kept: Lru<(Key, Arc<Planned>)>,
 }
 
@@ -98,17 +123,7 @@ impl Planner {
 
     /// What the rank does in a call.
     pub fn plan(&mut self, call: &Call<'_>) -> Arc<Planned> {
-        let key = Key {
-            operation: call.operation,
-            root: call.root,
-            bytes: call.lengths.block(0).len(),
-            starts: match call.lengths {
-                Lengths::Same(_) => Vec::new(),
-                Lengths::Starts(starts) => starts.to_vec(),
-            },
-            element: call.element,
-        };
-        if let Some((_, planned)) = self.kept.find(|(its, _)| *its == key) {
+        if let Some((_, planned)) = self.kept.find(|(key, _)| key.is_of(call)) {
             return planned.clone();
         }
         let way = self.way(call);
@@ -125,12 +140,12 @@ impl Planner {
         if self.kept.len() >= KEPT {
             self.kept.take_oldest();
         }
-        self.kept.push((key, planned.clone()));
+        self.kept.push((Key::of(call), planned.clone()));
         planned
     }
 
     /// The way of a call: the same for all lengths with the same logarithm, and for all roots, as
-    /// what is cheap does not depend on either.
+    /// what is cheap does not depend on either. No earlier call has a part in it.
     fn way(&mut self, call: &Call<'_>) -> Way {
         let size = self.places.len();
         let block = call.lengths.total(size) / size;
@@ -159,7 +174,7 @@ impl Planner {
             Groups::One => in_order(size, usize::MAX),
             Groups::InOrder(most) => in_order(most, CHUNK),
             Groups::Machine => {
-                let key = (call.operation, block.trailing_zeros());
+                let key = (call.operation, call.element, block.trailing_zeros());
                 let known = self.ways.get(&key).cloned();
                 known.unwrap_or_else(|| {
                     let alike = Call {
@@ -172,6 +187,60 @@ impl Planner {
                     self.ways.insert(key, way.clone());
                     way
                 })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::{Cpus, Level, Name};
+
+    /// Two packages of two caches with four ranks each.
+    fn planner(rank: usize) -> Planner {
+        let mut sets: Vec<(Name, Cpus)> = Vec::new();
+        for (level, ranks) in [(Level::Package, 8), (Level::Cache, 4)] {
+            for number in 0..16 / ranks {
+                let cpus = (number * ranks..(number + 1) * ranks).collect();
+                sets.push((Name { level, number }, cpus));
+            }
+        }
+        let machine = Object::of_sets((0..16).collect(), sets);
+        let places = (0..16).map(|rank| [2, 3, 5, 6][rank / 4]).collect();
+        Planner::new((machine, places), rank, Groups::Machine)
+    }
+
+    /// In which order elements are combined must not depend on what was called before.
+    #[test]
+    fn a_plan_does_not_depend_on_earlier_calls() {
+        let call = |operation, bytes, element| Call {
+            operation,
+            root: 3,
+            lengths: Lengths::Same(bytes),
+            in_rank_order: false,
+            element,
+        };
+        let all = [
+            Operation::Reduce,
+            Operation::Allreduce,
+            Operation::ReduceScatter,
+        ];
+        let calls = all.into_iter().flat_map(|operation| {
+            let elements = [1, 8, 16, 120, 4800].into_iter();
+            elements.flat_map(move |element| {
+                [2400, 4800, 96_000, 1_920_000].map(|bytes| call(operation, bytes, element))
+            })
+        });
+        let calls: Vec<Call<'_>> = calls
+            .filter(|call| call.lengths.block(0).len() % call.element == 0)
+            .collect();
+        for rank in [0, 5] {
+            let mut forwards = planner(rank);
+            let plans: Vec<_> = calls.iter().map(|call| forwards.plan(call)).collect();
+            let mut backwards = planner(rank);
+            for (call, plan) in calls.iter().zip(&plans).rev() {
+                assert_eq!(backwards.plan(call), *plan, "{call:?}");
             }
         }
     }

@@ -199,7 +199,7 @@ impl Estimate {
         self
     }
 
-    /// Seconds until the last rank returns, if ranks move chunks of so many bytes before they tell
+    /// Seconds until the last rank returns, if ranks move chunks of this length before they tell
     /// the others. Infinite if a rank waits for ever.
     pub fn seconds(&self, chunk: usize) -> f64 {
         let classes = self.classes.len();

@@ -6,7 +6,7 @@
 //! writes the [`CallLine`] when it begins a call: what it calls, and how the others reach its
 //! buffers. While it goes on it writes the [`ProgressLine`], which is never reset: it counts on
 //! from call to call. Who waits for a rank and is about to sleep notes that among the [`Watchers`]
-//! of that rank, and is woken by its next progress. A [`CopyRequest`] has another rank copy from or
+//! of that rank, and is woken by its next progress. A [`RequestSlot`] has another rank copy from or
 //! to its own memory, where no transport reaches that.
 
 use super::sync::{AtomicU64, Ordering, fence};
@@ -204,7 +204,7 @@ mod state {
 
 /// A copy between a rank's memory and another one's room, which the owner of the memory does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Copy {
+pub(crate) struct CopyRequest {
     /// Whose memory, and in which call.
     pub(crate) owner: usize,
     pub(crate) sequence: u64,
@@ -218,7 +218,7 @@ pub(crate) struct Copy {
 
 /// A copy that a rank has another one do.
 #[cfg_attr(not(loom), repr(C, align(64)))]
-pub(crate) struct CopyRequest {
+pub(crate) struct RequestSlot {
     state: AtomicU64,
     owner: AtomicU64,
     sequence: AtomicU64,
@@ -228,11 +228,11 @@ pub(crate) struct CopyRequest {
     is_write: AtomicU64,
 }
 
-impl CopyRequest {
+impl RequestSlot {
     #[cfg(loom)]
     pub(crate) fn new() -> Self {
         let zero = || AtomicU64::new(0);
-        CopyRequest {
+        RequestSlot {
             state: zero(),
             owner: zero(),
             sequence: zero(),
@@ -244,7 +244,7 @@ impl CopyRequest {
     }
 
     /// Asks for a copy. The one before is done.
-    pub(crate) fn ask(&self, copy: Copy) {
+    pub(crate) fn ask(&self, copy: CopyRequest) {
         self.owner.store(copy.owner as u64, Ordering::Relaxed);
         self.sequence.store(copy.sequence, Ordering::Relaxed);
         self.buffer.store(copy.buffer as u64, Ordering::Relaxed);
@@ -255,11 +255,11 @@ impl CopyRequest {
     }
 
     /// What `owner` is asked for in this call.
-    pub(crate) fn asked(&self, owner: usize, sequence: u64) -> Option<Copy> {
+    pub(crate) fn asked(&self, owner: usize, sequence: u64) -> Option<CopyRequest> {
         if self.state.load(Ordering::Acquire) != state::ASKED {
             return None;
         }
-        let copy = Copy {
+        let copy = CopyRequest {
             owner: self.owner.load(Ordering::Relaxed) as usize,
             sequence: self.sequence.load(Ordering::Relaxed),
             buffer: self.buffer.load(Ordering::Relaxed) as usize,
@@ -298,7 +298,7 @@ pub(crate) struct Board {
     /// Those who ask this rank for copies.
     pub(crate) asked_by: RankSet,
     /// What this rank asks others for.
-    pub(crate) requests: [CopyRequest; REQUESTS],
+    pub(crate) requests: [RequestSlot; REQUESTS],
 }
 
 #[cfg(all(test, not(loom)))]
@@ -359,8 +359,8 @@ mod tests {
 
     #[test]
     fn a_request_is_its_owners_in_its_call() {
-        let request: Box<CopyRequest> = zeroed();
-        let copy = Copy {
+        let request: Box<RequestSlot> = zeroed();
+        let copy = CopyRequest {
             owner: 3,
             sequence: 9,
             buffer: 2,
@@ -451,7 +451,7 @@ mod loom_tests {
     #[test]
     fn loom_a_request_is_done_by_its_owner_before_the_room_is_used() {
         model(|| {
-            let shared = Arc::new((CopyRequest::new(), RankSet::new(), UnsafeCell::new(0u64)));
+            let shared = Arc::new((RequestSlot::new(), RankSet::new(), UnsafeCell::new(0u64)));
             let owner = shared.clone();
             let owner = thread::spawn(move || {
                 let (request, asked_by, room) = &*owner;
@@ -471,7 +471,7 @@ mod loom_tests {
             });
             let (request, asked_by, room) = &*shared;
             for at in [7, 8] {
-                request.ask(Copy {
+                request.ask(CopyRequest {
                     owner: 0,
                     sequence: 1,
                     buffer: 0,
