@@ -6,6 +6,7 @@
 //! are called in the same order everywhere, so the next header of a ring always belongs to the
 //! operation that a rank is in; if it does not, the ranks disagree, and that is an error for all.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use super::claims::End;
@@ -205,8 +206,25 @@ impl Mailbox {
             return Ok(());
         }
         let epoch = self.epoch;
-        self.waiter
-            .wait(|_| true, || Ok(barrier.passed(epoch).then_some(())))
+        // Nobody sends anything in a barrier. Who has, calls something else, and may have gone on
+        // further than its records of calls reach.
+        let (heard, me) = (Cell::new(None), self.rank);
+        let listen = || {
+            let mut others = (0..self.size).filter(|rank| *rank != me);
+            heard.set(others.find_map(|rank| Some((rank, self.unread(rank)?))));
+        };
+        self.waiter.wait_noted(
+            |_| true,
+            listen,
+            || match heard.take() {
+                _ if barrier.passed(epoch) => Ok(Some(())),
+                Some((rank, theirs)) => {
+                    let mine = Call::new(Op::Barrier, 0, 0);
+                    Err(self.waiter.mismatch(rank, theirs, mine))
+                }
+                None => Ok(None),
+            },
+        )
     }
 
     /// Opens the copy that we share with a leaf; before it is told.
