@@ -206,25 +206,27 @@ impl Mailbox {
             return Ok(());
         }
         let epoch = self.epoch;
-        // Nobody sends anything in a barrier. Who has, calls something else, and may have gone on
-        // further than its records of calls reach.
-        let (heard, me) = (Cell::new(None), self.rank);
+        self.wait_listening(|_| true, || barrier.passed(epoch))
+    }
+
+    /// Waits until `ready`. Fails if a rank has sent something for the operation with our number
+    /// that is of another call: it may have gone on further than its records of calls reach
+    /// ([`Waiter::wait`] compares these).
+    fn wait_listening(&self, from: impl Fn(usize) -> bool, ready: impl Fn() -> bool) -> Result<()> {
+        let (heard, mine) = (Cell::new(None), self.waiter.call());
+        let differs = |call: &Call| (call.op, call.root) != (mine.op, mine.root);
         let listen = || {
-            let mut others = (0..self.size).filter(|rank| *rank != me);
-            heard.set(others.find_map(|rank| Some((rank, self.unread(rank)?))));
+            if self.waiter.is_due() {
+                let mut others = (0..self.size).filter(|rank| *rank != self.rank);
+                let call = |rank| Some((rank, self.unread(rank).filter(differs)?));
+                heard.set(others.find_map(call));
+            }
         };
-        self.waiter.wait_noted(
-            |_| true,
-            listen,
-            || match heard.take() {
-                _ if barrier.passed(epoch) => Ok(Some(())),
-                Some((rank, theirs)) => {
-                    let mine = Call::new(Op::Barrier, 0, 0);
-                    Err(self.waiter.mismatch(rank, theirs, mine))
-                }
-                None => Ok(None),
-            },
-        )
+        self.waiter.wait_noted(from, listen, || match heard.take() {
+            _ if ready() => Ok(Some(())),
+            Some((rank, theirs)) => Err(self.waiter.mismatch(rank, theirs, mine)),
+            None => Ok(None),
+        })
     }
 
     /// Opens the copy that we share with a leaf; before it is told.
@@ -563,26 +565,13 @@ impl Mailbox {
 
     /// Waits for the next header.
     pub(crate) fn take(&mut self, from: Source) -> Result<Header> {
-        if self.available(from, LINE)? == 0 {
-            let Mailbox {
-                waiter,
-                segment,
-                inbox,
-                casts,
-                rank,
-                ..
-            } = self;
-            let me = *rank;
-            waiter.wait(
-                |rank| rank == from.rank(),
-                || {
-                    let n = match from {
-                        Source::One(r) => inbox[r].available(LINE, segment.pair_head(r, me)),
-                        Source::Cast(r) => casts[r].available(LINE, segment.cast_head(r)),
-                    }?;
-                    Ok((n > 0).then_some(()))
-                },
-            )?;
+        while self.available(from, LINE)? == 0 {
+            let (rank, me) = (from.rank(), self.rank);
+            let is_there = || match from {
+                Source::One(_) => self.inbox[rank].peek(LINE, self.segment.pair_head(rank, me)),
+                Source::Cast(_) => self.casts[rank].peek(LINE, self.segment.cast_head(rank)),
+            };
+            self.wait_listening(|other| other == rank, || is_there().is_some())?;
         }
         // SAFETY: a line is there, and `source` is aligned to it. A peer that writes to it now is
         // buggy; whatever is read is checked.

@@ -149,6 +149,16 @@ impl Waiter {
         }
     }
 
+    /// The operation that we are in.
+    pub(crate) fn call(&self) -> Call {
+        self.current.get().1
+    }
+
+    /// Whether it is time to look at the others.
+    pub(crate) fn is_due(&self) -> bool {
+        self.last_health.get().elapsed() >= HEALTH_EVERY
+    }
+
     /// Notes for all to see which operation we are in.
     pub(crate) fn enter(&self, sequence: u64, call: Call) {
         self.current.set((sequence, call));
@@ -274,7 +284,7 @@ impl Waiter {
     /// if the team is broken, or if a rank has died.
     fn look(&self, from: &impl Fn(usize) -> bool) -> Result<Option<Error>> {
         self.verdict()?;
-        if self.last_health.get().elapsed() < HEALTH_EVERY {
+        if !self.is_due() {
             return Ok(None);
         }
         self.last_health.set(Instant::now());
