@@ -13,6 +13,9 @@
 //! file drops all locks of the process, so a process opens the file once, even if several of its
 //! threads are ranks.
 //!
+//! What all look at has its memory from the beginning. Rings, of which there are as many as pairs of
+//! ranks, get theirs when their writer uses them for the first time, and are not looked at before.
+//!
 //! Everything that is not ring bytes is an atomic, since peers may write at any time.
 
 use std::fs::{File, OpenOptions};
@@ -24,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::statvfs::fstatvfs;
 use nix::unistd::geteuid;
 
 use super::anonymous;
@@ -44,7 +48,7 @@ use crate::process::Home;
 use crate::team::key::TeamKey;
 
 /// Set as the last step of making the segment: "libcopy" and the version of the layout.
-const READY: u64 = u64::from_le_bytes(*b"libcopy\x01");
+const READY: u64 = u64::from_le_bytes(*b"libcopy\x02");
 
 /// Most ranks a team may have.
 pub(crate) const MAX_RANKS: usize = 64 * RANK_WORDS;
@@ -129,7 +133,23 @@ pub(crate) struct RankBlock {
     pub(crate) arrivals: [AtomicU64; RANK_WORDS],
     /// 1 once the rank leaves and receives no more messages.
     pub(crate) deaf: AtomicU64,
+    /// 1 once the rank's ring to all others has memory.
+    cast_is_open: AtomicU64,
+    /// A bit for each rank whose ring to this one has memory.
+    pairs_are_open: [AtomicU64; RANK_WORDS],
 }
+
+/// What the two ends of the ring between two ranks share, in front of its bytes.
+#[repr(C, align(128))]
+struct PairLines {
+    head: Head,
+    tail: Counter,
+    claims: Claims<16>,
+}
+
+/// Bytes in front of the ring between two ranks: a page, so that its bytes begin on one.
+const PAIR_LINES: usize = 4096;
+const _: () = assert!(size_of::<PairLines>() <= PAIR_LINES);
 
 /// How many operations a rank that only sends small messages may be ahead of one that hangs in
 /// another operation, and still be found out.
@@ -150,15 +170,14 @@ struct Plan {
     pair_ring: usize,
     bcast_ring: usize,
     blocks: usize,
-    pair_heads: usize,
-    pair_tails: usize,
-    cast_heads: usize,
-    cast_tails: usize,
-    claims: usize,
     boards: usize,
     slots: usize,
-    pair_bytes: usize,
-    cast_bytes: usize,
+    /// Where that ends which has memory from the beginning.
+    reserved: usize,
+    /// Where the rings to all begin, and the bytes in front of one.
+    casts: usize,
+    cast_lines: usize,
+    pairs: usize,
     total: usize,
 }
 
@@ -170,34 +189,41 @@ impl Plan {
             end = (start + bytes).next_multiple_of(4096);
             start
         };
-        let counter = size_of::<Counter>();
         place(size_of::<Preamble>());
         let blocks = place(size * size_of::<RankBlock>());
-        let pair_heads = place(size * size * size_of::<Head>());
-        let pair_tails = place(size * size * counter);
-        let cast_heads = place(size * size_of::<Head>());
-        let cast_tails = place(size * size * counter);
-        let claims = place(size * size * counter);
-        let pair_bytes = place(size * size * pair_ring);
-        let cast_bytes = place(size * bcast_ring);
         let boards = place(size * size_of::<Board>());
         let slots = place(size * SLOT);
+        let reserved = place(0);
+        let lines = size_of::<Head>() + size * size_of::<Counter>();
+        let cast_lines = lines.next_multiple_of(4096);
+        let casts = place(size * (cast_lines + bcast_ring).next_multiple_of(4096));
+        let pairs = place(size * size * (PAIR_LINES + pair_ring).next_multiple_of(4096));
         Plan {
             size,
             pair_ring,
             bcast_ring,
             blocks,
-            pair_heads,
-            pair_tails,
-            cast_heads,
-            cast_tails,
-            claims,
             boards,
             slots,
-            pair_bytes,
-            cast_bytes,
+            reserved,
+            casts,
+            cast_lines,
+            pairs,
             total: end,
         }
+    }
+
+    /// Where the ring from one rank to all begins, with its lines.
+    fn cast(&self, from: usize) -> usize {
+        assert!(from < self.size);
+        self.casts + from * (self.cast_lines + self.bcast_ring).next_multiple_of(4096)
+    }
+
+    /// Where that from one rank to another begins.
+    fn pair(&self, from: usize, to: usize) -> usize {
+        assert!(from < self.size && to < self.size);
+        let index = from * self.size + to;
+        self.pairs + index * (PAIR_LINES + self.pair_ring).next_multiple_of(4096)
     }
 }
 
@@ -241,9 +267,9 @@ pub(crate) struct Blueprint {
 }
 
 impl Blueprint {
-    /// Bytes of the segment for `size` ranks.
+    /// Bytes that a segment for `size` ranks takes from the beginning.
     pub(crate) fn bytes(&self, size: usize) -> usize {
-        Plan::new(size, self.pair_ring, self.bcast_ring).total
+        Plan::new(size, self.pair_ring, self.bcast_ring).reserved
     }
 }
 
@@ -372,19 +398,13 @@ impl Segment {
     }
 
     fn make(place: Place, file: Arc<File>, plan: Plan, blueprint: &Blueprint) -> Result<Self> {
+        // All that it may take, so that rings find room when they are used.
+        has_room(&file, plan.total)
+            .and_then(|()| mapping::set_len(&file, plan.total))
+            .map_err(|error| no_room(plan.total, &place, plan.size, error))?;
         // Reserve now: a tmpfs that is full would otherwise kill us in the middle of a copy.
-        mapping::reserve(&file, 0, plan.total).map_err(|error| {
-            Error::system(
-                format!(
-                    "reserving {} KiB in {} for a team of {} (give it more room, or choose another \
-                     tmpfs with LIBCOPY_SHM_DIR)",
-                    plan.total >> 10,
-                    place.name(),
-                    plan.size
-                ),
-                error,
-            )
-        })?;
+        mapping::reserve(&file, 0, plan.reserved)
+            .map_err(|error| no_room(plan.reserved, &place, plan.size, error))?;
         let size = plan.size;
         let segment = Self::map(place, file, 0, plan)?;
         let preamble = segment.preamble();
@@ -586,9 +606,11 @@ impl Segment {
         }
     }
 
-    /// Its bytes, and the name that the file had while ranks joined, if it had one.
+    /// The bytes that it takes, and the name that the file had while ranks joined, if it had one.
     pub(crate) fn memory(&self) -> (usize, Option<&Path>) {
-        (self.plan.total, self.place.path.as_deref())
+        let taken = self.file.metadata().map(|file| 512 * file.blocks());
+        let bytes = taken.map_or(self.plan.reserved, |bytes| bytes as usize);
+        (bytes, self.place.path.as_deref())
     }
 
     /// Entry `index` of the table that starts at byte `table`.
@@ -607,35 +629,79 @@ impl Segment {
         self.entry(self.plan.blocks, rank)
     }
 
-    fn index(&self, from: usize, to: usize) -> usize {
-        assert!(from < self.plan.size && to < self.plan.size);
-        from * self.plan.size + to
+    fn pair_lines(&self, from: usize, to: usize) -> &PairLines {
+        self.entry(self.plan.pair(from, to), 0)
     }
 
-    /// Counter of the bytes that `from` wrote to `to` alone.
+    /// Counter of the bytes that `from` wrote to `to` alone; once that ring is open.
     pub(crate) fn pair_head(&self, from: usize, to: usize) -> &Head {
-        self.entry(self.plan.pair_heads, self.index(from, to))
+        &self.pair_lines(from, to).head
     }
 
     /// Counter of those that `to` is done with.
     pub(crate) fn pair_tail(&self, from: usize, to: usize) -> &Counter {
-        self.entry(self.plan.pair_tails, self.index(from, to))
+        &self.pair_lines(from, to).tail
     }
 
-    /// Counter of the bytes that `from` wrote to all.
+    /// Counter of the bytes that `from` wrote to all; once that ring is open.
     pub(crate) fn cast_head(&self, from: usize) -> &Head {
-        self.entry(self.plan.cast_heads, self.index(0, from))
+        self.entry(self.plan.cast(from), 0)
     }
 
     /// Counter of those that `to` is done with.
     pub(crate) fn cast_tail(&self, from: usize, to: usize) -> &Counter {
-        self.entry(self.plan.cast_tails, self.index(from, to))
+        assert!(to < self.plan.size);
+        self.entry(self.plan.cast(from) + size_of::<Head>(), to)
     }
 
-    /// The pieces that a root and a leaf have claimed of the copy that they share.
+    /// The pieces that a root and a leaf have claimed of the copy that they share; once the root's
+    /// ring to the leaf is open.
     pub(crate) fn claims(&self, root: usize, leaf: usize) -> &Claims<16> {
-        let at = self.plan.claims + self.index(root, leaf) * size_of::<Counter>();
-        self.entry(at, 0)
+        &self.pair_lines(root, leaf).claims
+    }
+
+    /// Gives the first `bytes` bytes of our ring to another rank memory, and what is in front of
+    /// them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if there is no room.
+    pub(crate) fn open_pair(&self, to: usize, bytes: usize) -> Result<()> {
+        self.reserve(self.plan.pair(self.rank, to), PAIR_LINES + bytes)?;
+        let (word, bit) = (self.rank / 64, 1 << (self.rank % 64));
+        self.block(to).pairs_are_open[word].fetch_or(bit, Ordering::Release);
+        Ok(())
+    }
+
+    /// Gives the first `bytes` bytes of our ring to all others memory, and what is in front of
+    /// them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if there is no room.
+    pub(crate) fn open_cast(&self, bytes: usize) -> Result<()> {
+        self.reserve(self.plan.cast(self.rank), self.plan.cast_lines + bytes)?;
+        let open = &self.block(self.rank).cast_is_open;
+        open.store(1, Ordering::Release);
+        Ok(())
+    }
+
+    fn reserve(&self, at: usize, bytes: usize) -> Result<()> {
+        mapping::reserve(&self.file, at, bytes)
+            .map_err(|error| no_room(bytes, &self.place, self.plan.size, error))
+    }
+
+    /// Counter of the bytes that a rank wrote to us alone, as soon as that ring is open.
+    pub(crate) fn pair_head_if_open(&self, from: usize) -> Option<&Head> {
+        let word = &self.block(self.rank).pairs_are_open[from / 64];
+        let is_open = word.load(Ordering::Acquire) & 1 << (from % 64) != 0;
+        is_open.then(|| self.pair_head(from, self.rank))
+    }
+
+    /// Counter of the bytes that a rank wrote to all, as soon as that ring is open.
+    pub(crate) fn cast_head_if_open(&self, from: usize) -> Option<&Head> {
+        let is_open = self.block(from).cast_is_open.load(Ordering::Acquire) != 0;
+        is_open.then(|| self.cast_head(from))
     }
 
     /// What a rank shows of the plan that it runs.
@@ -660,14 +726,14 @@ impl Segment {
 
     /// The ring from one rank to another; [`Self::pair_ring`] bytes that peers may change.
     pub(crate) fn pair_bytes(&self, from: usize, to: usize) -> *mut u8 {
-        let offset = self.plan.pair_bytes + self.index(from, to) * self.plan.pair_ring;
+        let offset = self.plan.pair(from, to) + PAIR_LINES;
         // SAFETY: the ring is inside the mapping.
         unsafe { self.mapping.base().add(offset) }
     }
 
     /// The ring from one rank to all; [`Self::bcast_ring`] bytes that peers may change.
     pub(crate) fn cast_bytes(&self, from: usize) -> *mut u8 {
-        let offset = self.plan.cast_bytes + self.index(0, from) * self.plan.bcast_ring;
+        let offset = self.plan.cast(from) + self.plan.cast_lines;
         // SAFETY: the ring is inside the mapping.
         unsafe { self.mapping.base().add(offset) }
     }
@@ -700,6 +766,28 @@ pub(crate) fn remove_leftover(directory: &Path, key: &TeamKey) {
 fn unlink(path: &Path) {
     // Usually another rank was faster.
     let _ = std::fs::remove_file(path);
+}
+
+/// Says that a team's memory cannot be had.
+fn no_room(bytes: usize, place: &Place, size: usize, error: io::Error) -> Error {
+    let what = format!(
+        "reserving {} KiB in {} for a team of {size} (give it more room, or choose another tmpfs \
+         with LIBCOPY_SHM_DIR)",
+        bytes >> 10,
+        place.name(),
+    );
+    Error::system(what, error)
+}
+
+/// Whether the file system of a file has room for so many bytes; `ENOSPC` if not.
+fn has_room(file: &File, bytes: usize) -> io::Result<()> {
+    let status = fstatvfs(file)?;
+    // Of one without a limit all numbers are zero.
+    let room = status.blocks_available() as u64 * status.fragment_size() as u64;
+    if status.blocks() > 0 && room < bytes as u64 {
+        return Err(Errno::ENOSPC.into());
+    }
+    Ok(())
 }
 
 /// Whether an error says that there is no room.
@@ -851,17 +939,32 @@ mod tests {
     #[test]
     fn nothing_overlaps() {
         for size in [1, 2, 3, 8, 65] {
-            let plan = Plan::new(size, 4096, 65536);
-            let counters = size * size * size_of::<Counter>();
+            let plan = Plan::new(size, 4096 + 64, 65536 + 64);
             assert!(size_of::<Preamble>() <= plan.blocks);
-            assert!(plan.blocks + size * size_of::<RankBlock>() <= plan.pair_heads);
-            assert!(plan.pair_heads + counters <= plan.pair_tails);
-            assert!(plan.pair_tails + counters <= plan.cast_heads);
-            assert!(plan.cast_tails + counters <= plan.pair_bytes);
-            assert!(plan.pair_bytes + size * size * 4096 <= plan.cast_bytes);
-            assert!(plan.cast_bytes + size * 65536 <= plan.boards);
+            assert!(plan.blocks + size * size_of::<RankBlock>() <= plan.boards);
             assert!(plan.boards + size * size_of::<Board>() <= plan.slots);
-            assert_eq!(plan.slots + size * SLOT, plan.total);
+            assert!(plan.slots + size * SLOT <= plan.reserved);
+            assert_eq!(plan.reserved, plan.cast(0));
+            let mut end = plan.reserved;
+            for from in 0..size {
+                assert!(end <= plan.cast(from));
+                end = plan.cast(from) + plan.cast_lines + plan.bcast_ring;
+            }
+            assert!(size_of::<Head>() + size * size_of::<Counter>() <= plan.cast_lines);
+            for (from, to) in (0..size).flat_map(|from| (0..size).map(move |to| (from, to))) {
+                assert!(end <= plan.pair(from, to));
+                end = plan.pair(from, to) + PAIR_LINES + plan.pair_ring;
+            }
+            assert!(end <= plan.total);
+        }
+    }
+
+    /// Memory that all have from the beginning grows with the ranks, not with their pairs.
+    #[test]
+    fn large_teams_take_little() {
+        for (size, most) in [(128, 16 << 20), (192, 24 << 20), (256, 32 << 20)] {
+            let plan = Plan::new(size, 8 << 10, 4 << 20);
+            assert!(plan.reserved <= most, "{size}: {}", plan.reserved);
         }
     }
 }
