@@ -783,6 +783,9 @@ fn many_ranks_in_groups_of_groups() {
         (0, 70_000, 8),
         (1, 300_001, 22),
         (6, 40_000, 0),
+        (8, 20_000, 0),
+        (9, 20_000, 0),
+        (13, 5_000, 0),
         (11, 9_000, 0),
     ] {
         for in_place in [0, 1] {
@@ -795,10 +798,13 @@ fn many_ranks_in_groups_of_groups() {
 }
 
 /// What no transport reaches of one rank's memory, that rank copies itself.
+/// All alltoalls go by plans then, as in large teams.
+const SHORT_RINGS: (&str, &str) = ("LIBCOPY_SHM_RING", "16K");
+
 #[test]
 fn memory_that_no_transport_reaches_is_copied_by_its_owner() {
     for groups in ["2", "9"] {
-        expect_success(5, "hidden", &[(GROUPS, groups)]);
+        expect_success(5, "hidden", &[(GROUPS, groups), SHORT_RINGS]);
     }
 }
 
@@ -845,6 +851,42 @@ fn hidden(team: &mut Team) {
                 assert!(
                     part == pattern(root as u64, rank, len),
                     "{kind:?}, part {rank}"
+                );
+            }
+            // The root's parts are in its slot, the others' are not.
+            let count = |from: usize, to| if from == root { 100 + to } else { 300_003 - to };
+            let counts = |of: &dyn Fn(usize) -> usize| (0..size).map(of).collect::<Vec<_>>();
+            let (sent, expected) = (counts(&|to| count(me, to)), counts(&|from| count(from, me)));
+            let end = if me == root { 64 * 5 * 5 } else { len * size };
+            let offsets = counts(&|to| to * (end / size));
+            let outgoing = Parts {
+                counts: &sent,
+                offsets: &offsets,
+            };
+            let starts = counts(&|from| expected[..from].iter().sum());
+            let incoming = Parts {
+                counts: &expected,
+                offsets: &starts,
+            };
+            let mut recv = vec![0; expected.iter().sum()];
+            let copies = team.plan_counts().copies_for_others;
+            team.alltoallv((&memory[..end], outgoing), (&mut recv, incoming))
+                .unwrap();
+            let copied = team.plan_counts().copies_for_others > copies;
+            let is_hidden = me == hidden && me != root;
+            assert!(
+                kind.is_none() || copied == is_hidden,
+                "{kind:?}, rank {hidden}"
+            );
+            for (from, (start, count)) in starts.iter().zip(&expected).enumerate() {
+                let end = if from == root { 64 * 5 * 5 } else { len * size };
+                // What the allgather has left there.
+                let at = me * (end / size);
+                let (part, at) = (at / len, at % len);
+                let bytes = &pattern(root as u64, part, len)[at..at + count];
+                assert!(
+                    recv[*start..start + count] == *bytes,
+                    "{kind:?}, from {from}"
                 );
             }
         }
@@ -1025,6 +1067,7 @@ fn a_mismatch_is_an_error_on_every_rank() {
         "root",
         "gather",
         "elements",
+        "nothing",
         "parts",
         "transport",
         "argument",
@@ -1033,6 +1076,9 @@ fn a_mismatch_is_an_error_on_every_rank() {
         expect_success(3, &format!("mismatch {what}"), &[]);
         // Long broadcasts go by plans then, and short ones do not.
         expect_success(3, &format!("mismatch {what}"), &through_cma(&[]));
+        if ["elements", "nothing", "parts"].contains(&what) {
+            expect_success(3, &format!("mismatch {what}"), &[SHORT_RINGS]);
+        }
         assert!(started.elapsed() < HANGS, "{what} hung");
     }
 }
@@ -1059,11 +1105,11 @@ fn mismatch(team: &mut Team, what: &str) {
             let recv = (team.rank() == 0).then_some(&mut all[..]);
             team.gather(&bytes[..lens(1 << 20, 1 << 19)], recv, 0)
         }
-        "elements" => {
+        "elements" | "nothing" => {
             let send: Vec<SendBuffer<'_>> = (0..3).map(|_| (&bytes[..1 << 20]).into()).collect();
             let len = |from: usize| {
                 if from == 0 {
-                    lens(1 << 20, 1 << 19)
+                    lens(1 << 20, if what == "nothing" { 0 } else { 1 << 19 })
                 } else {
                     1 << 20
                 }

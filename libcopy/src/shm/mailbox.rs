@@ -634,10 +634,7 @@ impl Mailbox {
     /// What a rank has called, if it has sent something for our operation that we have not taken.
     pub(crate) fn unread(&self, rank: usize) -> Option<Call> {
         let places = [
-            (
-                self.peek(Source::Cast(rank)),
-                self.segment.cast_bytes(rank),
-            ),
+            (self.peek(Source::Cast(rank)), self.segment.cast_bytes(rank)),
             (
                 self.peek(Source::One(rank)),
                 self.segment.pair_bytes(rank, self.rank),

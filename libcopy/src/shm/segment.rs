@@ -13,8 +13,10 @@
 //! file drops all locks of the process, so a process opens the file once, even if several of its
 //! threads are ranks.
 //!
-//! What all look at has its memory from the beginning. Rings, of which there are as many as pairs of
-//! ranks, get theirs when their writer uses them for the first time, and are not looked at before.
+//! What all look at while they join has its memory from the beginning. A rank reserves its board and
+//! its slot when it joins, so that they are in memory near it. Rings, of which there are as many as
+//! pairs of ranks, get theirs when their writer uses them for the first time, and are not looked at
+//! before.
 //!
 //! Everything that is not ring bytes is an atomic, since peers may write at any time.
 
@@ -68,6 +70,10 @@ pub(crate) const ROOM: usize = 32 << 10;
 /// Bytes of a rank's slot, which has the buffers of a short call. Its rooms are the same memory: of
 /// a call whose buffers are in slots nothing is asked for.
 pub(crate) const SLOT: usize = REQUESTS * ROOM;
+
+/// Bytes of a rank's board, with which its own part begins. On pages behind it are its slot, and
+/// what it says of its parts.
+const BOARD: usize = size_of::<Board>().next_multiple_of(4096);
 
 /// Words of a text that says why a rank could not join.
 const REASON_WORDS: usize = 48;
@@ -139,6 +145,13 @@ pub(crate) struct RankBlock {
     pairs_are_open: [AtomicU64; RANK_WORDS],
 }
 
+/// Where a rank's buffer has what it sends to another rank.
+#[repr(C)]
+pub(crate) struct Part {
+    pub(crate) at: AtomicU64,
+    pub(crate) len: AtomicU64,
+}
+
 /// What the two ends of the ring between two ranks share, in front of its bytes.
 #[repr(C, align(128))]
 struct PairLines {
@@ -170,10 +183,10 @@ struct Plan {
     pair_ring: usize,
     bcast_ring: usize,
     blocks: usize,
-    boards: usize,
-    slots: usize,
-    /// Where that ends which has memory from the beginning.
-    reserved: usize,
+    /// Where the ranks' own parts begin, and bytes of one; everything before has memory from the
+    /// beginning.
+    own: usize,
+    own_bytes: usize,
     /// Where the rings to all begin, and the bytes in front of one.
     casts: usize,
     cast_lines: usize,
@@ -191,9 +204,8 @@ impl Plan {
         };
         place(size_of::<Preamble>());
         let blocks = place(size * size_of::<RankBlock>());
-        let boards = place(size * size_of::<Board>());
-        let slots = place(size * SLOT);
-        let reserved = place(0);
+        let own_bytes = (BOARD + SLOT + size * size_of::<Part>()).next_multiple_of(4096);
+        let own = place(size * own_bytes);
         let lines = size_of::<Head>() + size * size_of::<Counter>();
         let cast_lines = lines.next_multiple_of(4096);
         let casts = place(size * (cast_lines + bcast_ring).next_multiple_of(4096));
@@ -203,14 +215,18 @@ impl Plan {
             pair_ring,
             bcast_ring,
             blocks,
-            boards,
-            slots,
-            reserved,
+            own,
+            own_bytes,
             casts,
             cast_lines,
             pairs,
             total: end,
         }
+    }
+
+    /// Where a rank's own part begins.
+    fn own(&self, rank: usize) -> usize {
+        self.own + rank * self.own_bytes
     }
 
     /// Where the ring from one rank to all begins, with its lines.
@@ -264,13 +280,6 @@ pub(crate) struct Blueprint {
     pub(crate) policy: [u64; POLICY_WORDS],
     /// Whether somebody has chosen the directory.
     pub(crate) is_chosen: bool,
-}
-
-impl Blueprint {
-    /// Bytes that a segment for `size` ranks takes from the beginning.
-    pub(crate) fn bytes(&self, size: usize) -> usize {
-        Plan::new(size, self.pair_ring, self.bcast_ring).reserved
-    }
 }
 
 impl Segment {
@@ -403,8 +412,8 @@ impl Segment {
             .and_then(|()| mapping::set_len(&file, plan.total))
             .map_err(|error| no_room(plan.total, &place, plan.size, error))?;
         // Reserve now: a tmpfs that is full would otherwise kill us in the middle of a copy.
-        mapping::reserve(&file, 0, plan.reserved)
-            .map_err(|error| no_room(plan.reserved, &place, plan.size, error))?;
+        mapping::reserve(&file, 0, plan.own)
+            .map_err(|error| no_room(plan.own, &place, plan.size, error))?;
         let size = plan.size;
         let segment = Self::map(place, file, 0, plan)?;
         let preamble = segment.preamble();
@@ -470,6 +479,8 @@ impl Segment {
 
     /// Makes us alive in the eyes of the others.
     fn take_rank(&self) -> Result<()> {
+        let (own, bytes) = (self.plan.own, self.plan.own_bytes);
+        self.reserve(own + self.rank * bytes, bytes)?;
         let in_use = || Error::InUse {
             what: format!("rank {}", self.rank),
         };
@@ -609,7 +620,7 @@ impl Segment {
     /// The bytes that it takes, and the name that the file had while ranks joined, if it had one.
     pub(crate) fn memory(&self) -> (usize, Option<&Path>) {
         let taken = self.file.metadata().map(|file| 512 * file.blocks());
-        let bytes = taken.map_or(self.plan.reserved, |bytes| bytes as usize);
+        let bytes = taken.map_or(self.plan.casts, |bytes| bytes as usize);
         (bytes, self.place.path.as_deref())
     }
 
@@ -707,7 +718,7 @@ impl Segment {
     /// What a rank shows of the plan that it runs.
     pub(crate) fn board(&self, rank: usize) -> &Board {
         assert!(rank < self.plan.size);
-        self.entry(self.plan.boards, rank)
+        self.entry(self.plan.own(rank), 0)
     }
 
     /// A rank's room for one of the copies that it asks for: [`ROOM`] bytes that peers may change.
@@ -721,7 +732,14 @@ impl Segment {
     pub(crate) fn slot(&self, rank: usize) -> *mut u8 {
         assert!(rank < self.plan.size);
         // SAFETY: the slot is inside the mapping.
-        unsafe { self.mapping.base().add(self.plan.slots + rank * SLOT) }
+        unsafe { self.mapping.base().add(self.plan.own(rank) + BOARD) }
+    }
+
+    /// Where a rank's buffer has what it sends to another one, while it shows a call in which the
+    /// others do not know that.
+    pub(crate) fn part(&self, from: usize, to: usize) -> &Part {
+        assert!(from < self.plan.size && to < self.plan.size);
+        self.entry(self.plan.own(from) + BOARD + SLOT, to)
     }
 
     /// The ring from one rank to another; [`Self::pair_ring`] bytes that peers may change.
@@ -941,11 +959,9 @@ mod tests {
         for size in [1, 2, 3, 8, 65] {
             let plan = Plan::new(size, 4096 + 64, 65536 + 64);
             assert!(size_of::<Preamble>() <= plan.blocks);
-            assert!(plan.blocks + size * size_of::<RankBlock>() <= plan.boards);
-            assert!(plan.boards + size * size_of::<Board>() <= plan.slots);
-            assert!(plan.slots + size * SLOT <= plan.reserved);
-            assert_eq!(plan.reserved, plan.cast(0));
-            let mut end = plan.reserved;
+            assert!(plan.blocks + size * size_of::<RankBlock>() <= plan.own);
+            let mut end = plan.own + size * plan.own_bytes;
+            assert!(plan.own(0) + BOARD + SLOT + size * size_of::<Part>() <= plan.own(1));
             for from in 0..size {
                 assert!(end <= plan.cast(from));
                 end = plan.cast(from) + plan.cast_lines + plan.bcast_ring;
@@ -956,15 +972,6 @@ mod tests {
                 end = plan.pair(from, to) + PAIR_LINES + plan.pair_ring;
             }
             assert!(end <= plan.total);
-        }
-    }
-
-    /// Memory that all have from the beginning grows with the ranks, not with their pairs.
-    #[test]
-    fn large_teams_take_little() {
-        for (size, most) in [(128, 16 << 20), (192, 24 << 20), (256, 32 << 20)] {
-            let plan = Plan::new(size, 8 << 10, 4 << 20);
-            assert!(plan.reserved <= most, "{size}: {}", plan.reserved);
         }
     }
 }

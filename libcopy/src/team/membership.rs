@@ -174,19 +174,7 @@ impl Team {
         Ok(team)
     }
 
-    /// Bytes of shared memory that the ranks of a team of this size have together where this policy
-    /// is rank 0's. The kernel clears all of them when the team is made.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Argument`] if no team can have this size, or the policy does not fit.
-    pub fn shared_bytes(size: usize, policy: &Policy) -> Result<usize> {
-        check_size(size)?;
-        let policy = policy.clone().checked()?;
-        Ok(blueprint(&policy, size).bytes(size))
-    }
-
-    /// The memory that the ranks share: its bytes, and on rank 0 the name that its file had while
+    /// The memory that the ranks share: the bytes that it takes now, and on rank 0 the name that its file had while
     /// the others joined; `None` where the directory had no room for it (`LIBCOPY_SHM_DIR`).
     pub fn shared_memory(&self) -> (usize, Option<&std::path::Path>) {
         self.segment.memory()
