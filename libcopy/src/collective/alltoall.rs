@@ -6,13 +6,9 @@
 //!
 //! The two ranks of a part both know its length, so they choose its way without asking; where
 //! memory is to be opened, its owner tells whether that could be done.
-//!
-//! In large teams, where there would be a ring for each pair of ranks, all go by plans
-//! ([`planned::alltoallv`]).
 
 use super::cooperative::{Rts, one_sided_kind};
 use super::division::{Division, Parts, own_part};
-use super::planned::{self, STREAMED};
 use crate::error::{Error, Result};
 use crate::op::{Call, Op};
 use crate::p2p::buffer::Elements;
@@ -27,6 +23,11 @@ use crate::transport::stream::{Flow, Place, Receiving, Sending, exchange};
 /// Bytes that are read out of a peer's memory before they are unpacked: they stay in a second-level
 /// cache.
 const PULLED: usize = 256 << 10;
+
+/// Bytes of a pair's ring from which on elements are streamed through it. The more ranks, the
+/// shorter the rings: with many each hand-over would move little, and may cost a switch between
+/// processes. Elements are packed as a whole then, and their packed bytes lent like any others.
+const STREAMED: usize = 64 << 10;
 
 /// What a rank sends to all, or receives from all.
 #[derive(Debug)]
@@ -130,9 +131,9 @@ pub(super) unsafe fn run_elements(
     incoming: Vec<&Elements>,
 ) -> Result<()> {
     let incoming = Side::Elements(incoming);
-    if has_long_rings(team) {
+    if team.pair_ring() >= STREAMED {
         // SAFETY: the caller's promise.
-        return unsafe { through_rings(team, &Side::Elements(outgoing), &incoming) };
+        return unsafe { run(team, &Side::Elements(outgoing), &incoming) };
     }
     let counts: Vec<usize> = outgoing.iter().map(|part| part.bytes() as usize).collect();
     let whole = counts
@@ -162,12 +163,6 @@ pub(super) unsafe fn run_elements(
     unsafe { run(team, &bytes, &incoming) }
 }
 
-/// Whether the rings between two ranks are long enough for elements: the ways of all ranks, of
-/// whose elements some may be dense and others not.
-fn has_long_rings(team: &Team) -> bool {
-    team.size() <= 2 || team.pair_ring() >= STREAMED
-}
-
 /// Every rank's side.
 ///
 /// # Safety
@@ -175,52 +170,6 @@ fn has_long_rings(team: &Team) -> bool {
 /// All parts of `outgoing` are readable and stay as they are, those of `incoming` are writable and
 /// used by nobody else, and no byte is in both, until this returns.
 pub(super) unsafe fn run(team: &mut Team, outgoing: &Side<'_>, incoming: &Side<'_>) -> Result<()> {
-    let Side::Bytes(base, len, parts) = outgoing else {
-        // SAFETY: the caller's promise.
-        return unsafe { through_rings(team, outgoing, incoming) };
-    };
-    if has_long_rings(team) {
-        // SAFETY: the caller's promise.
-        return unsafe { through_rings(team, outgoing, incoming) };
-    }
-    let me = team.rank();
-    own_part(outgoing.len(me), incoming.len(me))?;
-    let kind = planned::kind(team, Op::Alltoall, *len);
-    let send = ((*base, *len), |rank| parts.part(rank));
-    if let Side::Bytes(base, len, parts) = incoming {
-        let recv = ((*base, *len), |rank| parts.part(rank));
-        // SAFETY: the caller's promise.
-        return unsafe { planned::alltoallv(team, send, recv, kind) };
-    }
-    // One behind the other, and then to where they belong.
-    let mut end = 0;
-    let starts = (0..team.size()).map(|rank| {
-        let start = end;
-        end += incoming.len(rank);
-        start
-    });
-    let starts: Vec<usize> = starts.collect();
-    let mut packed = Scratch::new(end)?;
-    let base = packed.as_mut_ptr();
-    let recv = ((base, end), |rank| (starts[rank], incoming.len(rank)));
-    // SAFETY: the caller's promise, and memory of our own.
-    unsafe { planned::alltoallv(team, send, recv, kind)? };
-    for (rank, start) in starts.iter().enumerate() {
-        let (place, len) = incoming.part(rank);
-        if len > 0 {
-            // SAFETY: the caller's promise.
-            unsafe { place.unpack(base.add(*start), 0..len, false) };
-        }
-    }
-    Ok(())
-}
-
-/// A side where elements are streamed through rings, or memory is opened.
-///
-/// # Safety
-///
-/// As for [`run`].
-unsafe fn through_rings(team: &mut Team, outgoing: &Side<'_>, incoming: &Side<'_>) -> Result<()> {
     let me = team.rank();
     own_part(outgoing.len(me), incoming.len(me))?;
     // Each starts with its successor, so that they do not all ask the same one.

@@ -28,7 +28,7 @@ pub enum Groups {
 }
 
 /// What a rank does in a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Planned {
     /// Its plan.
     pub plan: Plan,

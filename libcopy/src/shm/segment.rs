@@ -71,9 +71,8 @@ pub(crate) const ROOM: usize = 32 << 10;
 /// a call whose buffers are in slots nothing is asked for.
 pub(crate) const SLOT: usize = REQUESTS * ROOM;
 
-/// Bytes of a rank's board, with which its own part begins. On pages behind it are its slot, and
-/// what it says of its parts.
-const BOARD: usize = size_of::<Board>().next_multiple_of(4096);
+/// Bytes of a rank's own part: its board, and its slot on pages behind.
+const OWN: usize = size_of::<Board>().next_multiple_of(4096) + SLOT;
 
 /// Words of a text that says why a rank could not join.
 const REASON_WORDS: usize = 48;
@@ -145,13 +144,6 @@ pub(crate) struct RankBlock {
     pairs_are_open: [AtomicU64; RANK_WORDS],
 }
 
-/// Where a rank's buffer has what it sends to another rank.
-#[repr(C)]
-pub(crate) struct Part {
-    pub(crate) at: AtomicU64,
-    pub(crate) len: AtomicU64,
-}
-
 /// What the two ends of the ring between two ranks share, in front of its bytes.
 #[repr(C, align(128))]
 struct PairLines {
@@ -183,10 +175,8 @@ struct Plan {
     pair_ring: usize,
     bcast_ring: usize,
     blocks: usize,
-    /// Where the ranks' own parts begin, and bytes of one; everything before has memory from the
-    /// beginning.
+    /// Where the ranks' own parts begin; everything before has memory from the beginning.
     own: usize,
-    own_bytes: usize,
     /// Where the rings to all begin, and the bytes in front of one.
     casts: usize,
     cast_lines: usize,
@@ -204,8 +194,7 @@ impl Plan {
         };
         place(size_of::<Preamble>());
         let blocks = place(size * size_of::<RankBlock>());
-        let own_bytes = (BOARD + SLOT + size * size_of::<Part>()).next_multiple_of(4096);
-        let own = place(size * own_bytes);
+        let own = place(size * OWN);
         let lines = size_of::<Head>() + size * size_of::<Counter>();
         let cast_lines = lines.next_multiple_of(4096);
         let casts = place(size * (cast_lines + bcast_ring).next_multiple_of(4096));
@@ -216,7 +205,6 @@ impl Plan {
             bcast_ring,
             blocks,
             own,
-            own_bytes,
             casts,
             cast_lines,
             pairs,
@@ -226,7 +214,7 @@ impl Plan {
 
     /// Where a rank's own part begins.
     fn own(&self, rank: usize) -> usize {
-        self.own + rank * self.own_bytes
+        self.own + rank * OWN
     }
 
     /// Where the ring from one rank to all begins, with its lines.
@@ -479,8 +467,7 @@ impl Segment {
 
     /// Makes us alive in the eyes of the others.
     fn take_rank(&self) -> Result<()> {
-        let (own, bytes) = (self.plan.own, self.plan.own_bytes);
-        self.reserve(own + self.rank * bytes, bytes)?;
+        self.reserve(self.plan.own(self.rank), OWN)?;
         let in_use = || Error::InUse {
             what: format!("rank {}", self.rank),
         };
@@ -732,14 +719,7 @@ impl Segment {
     pub(crate) fn slot(&self, rank: usize) -> *mut u8 {
         assert!(rank < self.plan.size);
         // SAFETY: the slot is inside the mapping.
-        unsafe { self.mapping.base().add(self.plan.own(rank) + BOARD) }
-    }
-
-    /// Where a rank's buffer has what it sends to another one, while it shows a call in which the
-    /// others do not know that.
-    pub(crate) fn part(&self, from: usize, to: usize) -> &Part {
-        assert!(from < self.plan.size && to < self.plan.size);
-        self.entry(self.plan.own(from) + BOARD + SLOT, to)
+        unsafe { self.mapping.base().add(self.plan.own(rank) + OWN - SLOT) }
     }
 
     /// The ring from one rank to another; [`Self::pair_ring`] bytes that peers may change.
@@ -960,8 +940,7 @@ mod tests {
             let plan = Plan::new(size, 4096 + 64, 65536 + 64);
             assert!(size_of::<Preamble>() <= plan.blocks);
             assert!(plan.blocks + size * size_of::<RankBlock>() <= plan.own);
-            let mut end = plan.own + size * plan.own_bytes;
-            assert!(plan.own(0) + BOARD + SLOT + size * size_of::<Part>() <= plan.own(1));
+            let mut end = plan.own(size);
             for from in 0..size {
                 assert!(end <= plan.cast(from));
                 end = plan.cast(from) + plan.cast_lines + plan.bcast_ring;
