@@ -219,13 +219,18 @@ impl Mailbox {
             return Ok(());
         }
         let epoch = self.epoch;
-        self.wait_listening(|_| true, || barrier.passed(epoch))
+        self.wait_listening(|_| true, || (), || barrier.passed(epoch))
     }
 
-    /// Waits until `ready`. Fails if a rank has sent something for the operation with our number
-    /// that is of another call: it may have gone on further than its records of calls reach
-    /// ([`Waiter::wait`] compares these).
-    fn wait_listening(&self, from: impl Fn(usize) -> bool, ready: impl Fn() -> bool) -> Result<()> {
+    /// Waits until `ready`, with a note as in [`Waiter::wait_noted`]. Fails if a rank has sent
+    /// something for the operation with our number that is of another call: it may have gone on
+    /// further than its records of calls reach ([`Waiter::wait`] compares these).
+    pub(crate) fn wait_listening(
+        &self,
+        from: impl Fn(usize) -> bool,
+        note: impl Fn(),
+        ready: impl Fn() -> bool,
+    ) -> Result<()> {
         let (heard, mine) = (Cell::new(None), self.waiter.call());
         let differs = |call: &Call| (call.op, call.root) != (mine.op, mine.root);
         let listen = || {
@@ -235,7 +240,11 @@ impl Mailbox {
                 heard.set(others.find_map(call));
             }
         };
-        self.waiter.wait_noted(from, listen, || match heard.take() {
+        let note = || {
+            note();
+            listen();
+        };
+        self.waiter.wait_noted(from, note, || match heard.take() {
             _ if ready() => Ok(Some(())),
             Some((rank, theirs)) => Err(self.waiter.mismatch(rank, theirs, mine)),
             None => Ok(None),
@@ -613,7 +622,8 @@ impl Mailbox {
     pub(crate) fn take(&mut self, from: Source) -> Result<Header> {
         while self.available(from, LINE)? == 0 {
             let rank = from.rank();
-            self.wait_listening(|other| other == rank, || self.peek(from).is_some())?;
+            let is_there = || self.peek(from).is_some();
+            self.wait_listening(|other| other == rank, || (), is_there)?;
         }
         // SAFETY: a line is there, and `source` is aligned to it. A peer that writes to it now is
         // buggy; whatever is read is checked.

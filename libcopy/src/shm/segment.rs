@@ -36,6 +36,7 @@ use super::anonymous;
 use super::barrier::Barrier;
 use super::board::{Board, RANK_WORDS, REQUESTS};
 use super::claims::Claims;
+use super::contribution::{self, Contribution};
 use super::doorbell::Doorbell;
 use super::meeting::{self, Directory, Failed, Guest, Host, Reply};
 use super::reports::Reports;
@@ -71,8 +72,12 @@ pub(crate) const ROOM: usize = 32 << 10;
 /// a call whose buffers are in slots nothing is asked for.
 pub(crate) const SLOT: usize = REQUESTS * ROOM;
 
-/// Bytes of a rank's own part: its board, and its slot on pages behind.
-const OWN: usize = size_of::<Board>().next_multiple_of(4096) + SLOT;
+/// Bytes of a rank's own part: its board, its contributions, and its slot on pages behind.
+const OWN: usize = CONTRIBUTIONS + CONTRIBUTIONS_LEN + SLOT;
+/// Where the contributions are in it, and their bytes.
+const CONTRIBUTIONS: usize = size_of::<Board>().next_multiple_of(128);
+const CONTRIBUTIONS_LEN: usize =
+    (CONTRIBUTIONS + 2 * size_of::<Contribution>()).next_multiple_of(4096) - CONTRIBUTIONS;
 
 /// Words of a text that says why a rank could not join.
 const REASON_WORDS: usize = 48;
@@ -706,6 +711,16 @@ impl Segment {
     pub(crate) fn board(&self, rank: usize) -> &Board {
         assert!(rank < self.plan.size);
         self.entry(self.plan.own(rank), 0)
+    }
+
+    /// Where a rank puts its bytes for a short call with this number.
+    #[inline]
+    pub(crate) fn contribution(&self, rank: usize, number: u64) -> &Contribution {
+        assert!(rank < self.plan.size);
+        self.entry(
+            self.plan.own(rank) + CONTRIBUTIONS,
+            contribution::place(number),
+        )
     }
 
     /// A rank's room for one of the copies that it asks for: [`ROOM`] bytes that peers may change.

@@ -22,8 +22,9 @@ use crate::offload::{self, Offload};
 use crate::op::{Call, Op};
 use crate::p2p::messenger::{Means, Messenger};
 use crate::p2p::registration::Registration;
-use crate::plan::{Call as PlanCall, Groups, PlanCounts, Planned, Planner};
+use crate::plan::{Call as PlanCall, Groups, Lengths, Operation, PlanCounts, Planned, Planner};
 use crate::policy::{Async, Oversubscription, POLICY_WORDS, Path, Policy};
+use crate::shm::contribution::Contributions;
 use crate::shm::mailbox::{Mailbox, Source, Step, Target};
 use crate::shm::meeting::{Failed, Host};
 use crate::shm::segment::{Blueprint, MAX_RANKS, Segment};
@@ -90,6 +91,10 @@ pub struct Team {
     /// What makes our plans, once there are any.
     planner: Option<Planner>,
     pub(crate) plan_counts: PlanCounts,
+    /// Whether all ranks are one group, once that is known.
+    is_flat: Option<bool>,
+    /// Our calls that all ranks do in one step.
+    pub(crate) contributions: Contributions,
     /// Memory for bytes on their way, kept because pages that were touched before cost less.
     scratch: Vec<u128>,
 }
@@ -159,6 +164,8 @@ impl Team {
             last_look: started,
             planner: None,
             plan_counts: PlanCounts::default(),
+            is_flat: None,
+            contributions: Contributions::default(),
             scratch: Vec::new(),
         };
         if rank == 0 && team.groups() == Groups::Machine {
@@ -518,6 +525,24 @@ impl Team {
         let places = places::read(&self.segment, self.size());
         let groups = Groups::InOrder(most);
         self.planner = Some(Planner::new(places, self.rank(), groups));
+        self.is_flat = Some(false);
+    }
+
+    /// Whether all ranks are one group, and nobody has set another one.
+    pub(crate) fn is_flat(&mut self) -> bool {
+        if let Some(known) = self.is_flat {
+            return known;
+        }
+        let barrier = PlanCall {
+            operation: Operation::Barrier,
+            root: 0,
+            lengths: Lengths::Same(0),
+            in_rank_order: false,
+            element: 1,
+        };
+        let is_flat = self.groups() == Groups::One || self.plan(&barrier).depth <= 1;
+        self.is_flat = Some(is_flat);
+        is_flat
     }
 
     /// What became of our plans.

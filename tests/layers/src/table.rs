@@ -66,7 +66,7 @@ pub const TABLE: &[Layers] = &[
             < team/key
             < shm/sync
             < shm/claims shm/doorbell shm/ring shm/reports shm/turns shm/anonymous shm/meeting
-            < shm/barrier shm/board
+            < shm/barrier shm/board shm/contribution
             < shm/segment
             < shm/message_segment
             < shm/wait
@@ -97,6 +97,7 @@ pub const TABLE: &[Layers] = &[
             < collective/nonblocking/operation
             < collective/nonblocking
             < collective/cooperative collective/planned
+            < collective/direct
             < collective/offloaded
             < collective/allgather collective/alltoall collective/bcast collective/gather collective/scatter
             < collective/reduce
