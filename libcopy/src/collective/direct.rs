@@ -22,6 +22,9 @@ use crate::team::Team;
 /// Bytes that a rank reads from others, at most.
 const MOST_READ: usize = 4096;
 
+/// How often to look at a rank before anything else: some microseconds.
+const LOOKS: usize = 200;
+
 /// Whether a call goes this way in which each rank publishes at most `bytes` bytes: the same on all
 /// ranks.
 pub(super) fn takes(team: &mut Team, bytes: usize) -> bool {
@@ -85,7 +88,7 @@ pub(super) unsafe fn allreduce(
     unsafe {
         let number = publish(team, call, (from, len), Readers::All)?;
         all_have_published(team, number, |_| call)?;
-        combine_all(team, number, (to, len), element, combine);
+        combine_all(team, number, (from, to, len), element, combine);
     }
     Ok(())
 }
@@ -106,11 +109,12 @@ pub(super) unsafe fn reduce(
     // SAFETY: the caller's promise.
     let number = unsafe { publish(team, call, (from, len), Readers::One(root))? };
     if team.rank() != root {
+        wake(team);
         return Ok(());
     }
     all_have_published(team, number, |_| call)?;
     // SAFETY: likewise.
-    unsafe { combine_all(team, number, (to, len), element, combine) };
+    unsafe { combine_all(team, number, (from, to, len), element, combine) };
     Ok(())
 }
 
@@ -133,7 +137,8 @@ pub(super) unsafe fn reduce_scatter(
     unsafe {
         let number = publish(team, call, (from, len), Readers::All)?;
         all_have_published(team, number, |_| call)?;
-        combine_slice(team, number, start..start + counts[me], (me, to), combine);
+        let slice = start..start + counts[me];
+        combine_slice(team, number, slice, me, (from.add(start), to), combine);
     }
     Ok(())
 }
@@ -165,36 +170,62 @@ unsafe fn publish(
         unsafe { memcpy::cached(mine.bytes(), from, len) };
     }
     mine.publish(number, call.to_words());
-    let (segment, size) = (team.segment(), team.size());
-    let ring = |rank: usize| segment.block(rank).bell.ring();
-    segment.board(me).watchers.wake(size, ring);
     team.contributions.published(readers);
     Ok(number)
+}
+
+/// Wakes those who sleep until we have published something.
+fn wake(team: &Team) {
+    let (segment, size) = (team.segment(), team.size());
+    let ring = |rank: usize| segment.block(rank).bell.ring();
+    segment.board(team.rank()).watchers.wake(size, ring);
 }
 
 /// Waits until a rank has come to the call of this kind with this number.
 fn wait(team: &Team, rank: usize, number: u64) -> Result<()> {
     let (segment, me) = (team.segment(), team.rank());
     let theirs = segment.contribution(rank, number);
-    if theirs.has(number) {
-        return Ok(());
-    }
     let watch = || segment.board(rank).watchers.watch(me);
     let mailbox = &team.mailbox;
     mailbox.wait_listening(|other| other == rank, watch, || theirs.has(number))
 }
 
-/// Waits until all others have published something for this call, the next rank's first.
+/// Looks at a rank for a moment. Whether it has come.
+fn comes_soon(team: &Team, rank: usize, number: u64) -> bool {
+    let theirs = team.segment().contribution(rank, number);
+    let looks = if team.is_oversubscribed() { 1 } else { LOOKS };
+    (0..looks).any(|_| {
+        let is_there = theirs.has(number);
+        if !is_there {
+            std::hint::spin_loop();
+        }
+        is_there
+    })
+}
+
+/// Waits until all others have published something for this call, the next rank's first. Those who
+/// sleep until we have are woken before we may sleep ourselves. If the others come soon that is done
+/// at the end, when what we have published has left our processor: the fence would wait for that.
 fn all_have_published(team: &mut Team, number: u64, call: impl Fn(usize) -> Call) -> Result<()> {
     let (me, size) = (team.rank(), team.size());
+    let mut is_told = false;
     for rank in (me + 1..size).chain(0..me) {
-        wait(team, rank, number)?;
+        if !comes_soon(team, rank, number) {
+            if !is_told {
+                wake(team);
+                is_told = true;
+            }
+            wait(team, rank, number)?;
+        }
         let theirs = team.segment().contribution(rank, number).call(number);
         let theirs = theirs.ok_or_else(|| Error::corrupt("the number of a call", number))?;
         if theirs != call(rank).to_words() {
             let waiter = &team.mailbox.waiter;
             return Err(waiter.mismatch(rank, Call::from_words(theirs), call(rank)));
         }
+    }
+    if !is_told {
+        wake(team);
     }
     team.contributions.all_have_begun();
     Ok(())
@@ -211,7 +242,7 @@ unsafe fn read(team: &Team, rank: usize, number: u64, range: Range<usize>, to: *
     unsafe { memcpy::cached(to, bytes.add(range.start), range.len()) };
 }
 
-/// Combines all elements, slice by slice.
+/// Combines all elements, ours at `from`, slice by slice.
 ///
 /// # Safety
 ///
@@ -219,47 +250,64 @@ unsafe fn read(team: &Team, rank: usize, number: u64, range: Range<usize>, to: *
 unsafe fn combine_all(
     team: &Team,
     number: u64,
-    (to, len): (*mut u8, usize),
+    (from, to, len): (*const u8, *mut u8, usize),
     element: usize,
     combine: Combine<'_>,
 ) {
-    for owner in 0..team.size() {
-        let slice = plan::share(&(0..len), team.size(), owner, plan::granule(element));
+    let granule = plan::granule(element);
+    // One slice is the last rank's.
+    let first = if len <= granule { team.size() - 1 } else { 0 };
+    for owner in first..team.size() {
+        let slice = plan::share(&(0..len), team.size(), owner, granule);
         // SAFETY: the caller's promise; the slice is inside.
         unsafe {
-            let to = to.add(slice.start);
-            combine_slice(team, number, slice, (owner, to), combine);
+            let places = (from.add(slice.start), to.add(slice.start));
+            combine_slice(team, number, slice, owner, places, combine);
         }
     }
 }
 
-/// Combines the elements of a slice: its owner's, and then the others' around the circle.
+/// Combines the elements of a slice, ours at `from`: its owner's, and then the others' around the
+/// circle.
 ///
 /// # Safety
 ///
-/// All have published these bytes, for which `to` has room.
+/// All have published these bytes, for which `to` has room; it is where ours are, or apart.
 unsafe fn combine_slice(
     team: &Team,
     number: u64,
     slice: Range<usize>,
-    (owner, to): (usize, *mut u8),
+    owner: usize,
+    (from, to): (*const u8, *mut u8),
     combine: Combine<'_>,
 ) {
     if slice.is_empty() {
         return;
     }
-    let (size, len) = (team.size(), slice.len());
-    // Elements are combined where no other process can change them.
-    let mut other = MaybeUninit::<[u128; MOST / 16]>::uninit();
-    let other = other.as_mut_ptr().cast::<u8>();
-    // SAFETY: the caller's promise; a slice has at most `MOST` bytes, and what is read of `other`
+    let (me, size, len) = (team.rank(), team.size(), slice.len());
+    // Elements are combined where no other process can change them, and ours are not read where
+    // they were published: that line is in the caches of others now.
+    let mut places = MaybeUninit::<[[u128; MOST / 16]; 2]>::uninit();
+    let sum = places.as_mut_ptr().cast::<u8>();
+    // SAFETY: the caller's promise; a slice has at most `MOST` bytes, and what is read of the two
     // was written before.
     unsafe {
-        read(team, owner, number, slice.clone(), to);
-        let into = std::slice::from_raw_parts_mut(to, len);
-        for rank in (owner + 1..size).chain(0..owner) {
-            read(team, rank, number, slice.clone(), other);
-            combine(std::slice::from_raw_parts(other, len), into);
+        let other = sum.add(MOST);
+        if owner == me {
+            memcpy::cached(sum, from, len);
+        } else {
+            read(team, owner, number, slice.clone(), sum);
         }
+        let into = std::slice::from_raw_parts_mut(sum, len);
+        for rank in (owner + 1..size).chain(0..owner) {
+            let term = if rank == me {
+                from
+            } else {
+                read(team, rank, number, slice.clone(), other);
+                other.cast_const()
+            };
+            combine(std::slice::from_raw_parts(term, len), into);
+        }
+        memcpy::cached(to, sum, len);
     }
 }
