@@ -20,7 +20,7 @@ use crate::shm::contribution::{MOST, Readers};
 use crate::team::Team;
 
 /// Bytes that a rank reads from others, at most.
-const MOST_READ: usize = 4096;
+const MOST_READ: usize = 8192;
 
 /// How often to look at a rank before anything else: some microseconds.
 const LOOKS: usize = 200;
@@ -33,8 +33,11 @@ pub(super) fn takes(team: &mut Team, bytes: usize) -> bool {
     is_short && bytes as u64 <= team.policy().eager_max && team.is_flat()
 }
 
-/// Returns when all ranks have called it.
+/// Returns when all ranks have called it; where ranks outnumber processors, by the team's counter.
 pub(super) fn barrier(team: &mut Team) -> Result<()> {
+    if team.is_oversubscribed() {
+        return team.mailbox.barrier();
+    }
     let call = Call::new(Op::Barrier, 0, 0);
     // SAFETY: there are no bytes.
     let number = unsafe { publish(team, call, (std::ptr::null(), 0), Readers::All)? };
@@ -112,7 +115,7 @@ pub(super) unsafe fn reduce(
         wake(team);
         return Ok(());
     }
-    all_have_published(team, number, |_| call)?;
+    others_have_published(team, number, |_| call)?;
     // SAFETY: likewise.
     unsafe { combine_all(team, number, (from, to, len), element, combine) };
     Ok(())
@@ -203,10 +206,20 @@ fn comes_soon(team: &Team, rank: usize, number: u64) -> bool {
     })
 }
 
+/// Waits until all have published something for this call that each reads. Where ranks outnumber
+/// processors they sleep once, until the last one has come to the team's counter.
+fn all_have_published(team: &mut Team, number: u64, call: impl Fn(usize) -> Call) -> Result<()> {
+    if team.is_oversubscribed() {
+        wake(team);
+        team.mailbox.barrier()?;
+    }
+    others_have_published(team, number, call)
+}
+
 /// Waits until all others have published something for this call, the next rank's first. Those who
 /// sleep until we have are woken before we may sleep ourselves. If the others come soon that is done
 /// at the end, when what we have published has left our processor: the fence would wait for that.
-fn all_have_published(team: &mut Team, number: u64, call: impl Fn(usize) -> Call) -> Result<()> {
+fn others_have_published(team: &mut Team, number: u64, call: impl Fn(usize) -> Call) -> Result<()> {
     let (me, size) = (team.rank(), team.size());
     let mut is_told = false;
     for rank in (me + 1..size).chain(0..me) {

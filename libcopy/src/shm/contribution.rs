@@ -10,7 +10,7 @@
 use super::sync::{AtomicU64, Ordering};
 
 /// Bytes that a rank contributes, at most.
-pub(crate) const MOST: usize = 4096;
+pub(crate) const MOST: usize = 8192;
 
 #[cfg(not(loom))]
 const WORDS: usize = MOST / 8;
@@ -37,7 +37,6 @@ impl Contribution {
     }
 
     /// The bytes: their owner writes them before it publishes them.
-    #[cfg(not(loom))]
     pub(crate) fn bytes(&self) -> *mut u8 {
         self.words.as_ptr().cast_mut().cast()
     }
