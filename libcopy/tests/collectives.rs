@@ -600,6 +600,12 @@ fn short(team: &mut Team) {
         let mut parts = vec![0; len * size];
         team.allgather(mine, &mut parts).unwrap();
         assert!(parts == all.concat(), "allgather of {len} bytes");
+        let part = len / size;
+        let mut parts = vec![0; part * size];
+        team.alltoall(&mine[..part * size], &mut parts).unwrap();
+        let for_us = |bytes: &Vec<u8>| bytes[me * part..][..part].to_vec();
+        let expected: Vec<u8> = all.iter().flat_map(for_us).collect();
+        assert!(parts == expected, "alltoall of {part} bytes");
     }
 }
 

@@ -359,7 +359,11 @@ impl Team {
             let incoming = Division::equal(recv.len(), team.size(), "buffer of an alltoall")?;
             let part = send.len() / team.size();
             own_part(part, recv.len() / team.size())?;
-            if let Some(kind) = planned::takes_alltoall(team, part) {
+            if direct::takes_parts(team, send.len()) {
+                return direct::alltoall(team, send, recv, part);
+            }
+            let decision = team.decide(Op::Alltoall, part);
+            if let Some(kind) = planned::takes(team, decision) {
                 return planned::alltoall(team, send, recv, part, kind);
             }
             // SAFETY: both are borrowed, and the divisions are of these lengths.

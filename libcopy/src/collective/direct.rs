@@ -25,12 +25,16 @@ const MOST_READ: usize = 8192;
 /// How often to look at a rank before anything else: some microseconds.
 const LOOKS: usize = 200;
 
-/// Whether a call goes this way in which each rank publishes at most `bytes` bytes: the same on all
-/// ranks.
+/// Whether a call goes this way in which each rank publishes at most `bytes` bytes, all of which
+/// the others read: the same on all ranks.
 pub(super) fn takes(team: &mut Team, bytes: usize) -> bool {
     let others = team.size() - 1;
-    let is_short = bytes <= MOST && bytes * others <= MOST_READ;
-    is_short && bytes as u64 <= team.policy().eager_max && team.is_flat()
+    bytes.saturating_mul(others) <= MOST_READ && takes_parts(team, bytes)
+}
+
+/// The same where each of the others reads a part.
+pub(super) fn takes_parts(team: &mut Team, bytes: usize) -> bool {
+    bytes <= MOST && bytes as u64 <= team.policy().eager_max && team.is_flat()
 }
 
 /// Returns when all ranks have called it; where ranks outnumber processors, by the team's counter.
@@ -71,6 +75,25 @@ pub(super) unsafe fn allgather(
         let (at, len) = division.part(rank);
         // SAFETY: the part is inside the buffer, and was published.
         unsafe { read(team, rank, number, 0..len, recv.as_mut_ptr().add(at)) };
+    }
+    Ok(())
+}
+
+/// Hands everybody's `send` out in equal parts, which come together in everybody's `recv`.
+pub(super) fn alltoall(team: &mut Team, send: &[u8], recv: &mut [u8], part: usize) -> Result<()> {
+    let me = team.rank();
+    let call = Call::new(Op::Alltoall, 0, send.len());
+    // SAFETY: the slice has these bytes.
+    let number = unsafe { publish(team, call, (send.as_ptr(), send.len()), Readers::All)? };
+    let own = me * part..(me + 1) * part;
+    recv[own.clone()].copy_from_slice(&send[own.clone()]);
+    all_have_published(team, number, |_| call)?;
+    for rank in team.others() {
+        // SAFETY: each has published as many bytes as we have, and the part is inside the buffer.
+        unsafe {
+            let to = recv.as_mut_ptr().add(rank * part);
+            read(team, rank, number, own.clone(), to);
+        }
     }
     Ok(())
 }

@@ -53,19 +53,6 @@ pub(super) fn takes(team: &Team, decision: Decision) -> Option<TransportKind> {
     }
 }
 
-/// Ranks up to which short alltoalls go through rings: their ranks wait for each other once, and
-/// twice in a plan. 64 ranks of two processors of an AMD EPYC took 0.90 ms through rings and 0.75
-/// by a plan for 8 bytes to each, 96 ranks 3.0 ms and 1.8, but 4 ranks 7.8 us and 11.2.
-const MOST_THROUGH_RINGS: usize = 64;
-
-/// Whether an alltoall of equal parts goes by a plan, and the transport that longer ones go by.
-pub(super) fn takes_alltoall(team: &Team, part: usize) -> Option<TransportKind> {
-    let decision = team.decide(Op::Alltoall, part);
-    let is_in_slots = in_slot(part.saturating_mul(team.size())) <= SLOT;
-    let is_short = decision.path == Path::Eager && team.size() > MOST_THROUGH_RINGS;
-    takes(team, decision).or_else(|| (is_short && is_in_slots).then_some(TransportKind::Shm))
-}
-
 /// Returns when all ranks have come, level by level; nothing where all are one group, which has a
 /// counter for that.
 pub(super) fn barrier(team: &mut Team) -> Option<Result<()>> {
@@ -142,7 +129,6 @@ pub(super) fn alltoall(
     let planned = team.plan(&plan_call(Operation::Alltoall, 0, Lengths::Same(part)));
     let mut run = Run::new(team, Call::new(Op::Alltoall, 0, send.len()), &planned);
     run.kind = kind;
-    run.slot = in_slot(send.len());
     run.is_read[index(Buffer::Receive)] = false;
     run.memory[index(Buffer::Send)] = (send.as_ptr().cast_mut(), send.len());
     run.memory[index(Buffer::Receive)] = (recv.as_mut_ptr(), recv.len());
@@ -365,9 +351,6 @@ impl<'a> Run<'a> {
             let mut end = 0;
             for (buffer, reach) in reach.iter_mut().enumerate() {
                 let len = self.memory[buffer].1;
-                if !self.is_read[buffer] {
-                    continue;
-                }
                 *reach = Reach::Slot { at: end, len };
                 // SAFETY: all ranks' buffers fit into slots, says the caller.
                 let place = unsafe { slot.add(end) };
@@ -415,7 +398,7 @@ impl<'a> Run<'a> {
         exchange.show();
         exchange.execute(&self.planned.plan)?;
         let (refused, served) = (exchange.refused.take(), exchange.served.get());
-        if is_short && self.is_read[index(Buffer::Receive)] && receive.1 > 0 {
+        if is_short && receive.1 > 0 {
             // SAFETY: the slot has what we receive.
             unsafe { memcpy::cached(receive.0, self.memory[1].0, receive.1) };
         }
