@@ -231,7 +231,7 @@ pub const TABLE: &[Layers] = &[
         order: "
             buffer gpu_owner interval layouts machine pattern peer_process progress sample sizes threads
             < report ratio_plot
-            < plot
+            < heat_map plot
             < output",
     },
     Layers {
@@ -290,7 +290,8 @@ pub const TABLE: &[Layers] = &[
             < cli/mpi/launcher
             < cli/mpi/library cli/mpi/prepare
             < cli/ranks
-            < cli/mpi/run cli/mpi/compare cli/doctor/finding
+            < cli/mpi/start
+            < cli/mpi/run cli/mpi/compare cli/mpi/profile cli/doctor/finding
             < cli/doctor/machine cli/doctor/mpi
             < cli/datatype cli/doctor cli/gpu cli/info cli/mpi cli/plan cli/rdma cli/run
             < cli/tune
@@ -306,6 +307,7 @@ pub const TABLE: &[Layers] = &[
             < library/attributes library/neighbourhood library/world_model
             < library/async_guard
             < library/pmpi
+            < library/profile
             < library/progress
             < library/errors
             < library/status
