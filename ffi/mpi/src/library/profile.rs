@@ -38,8 +38,8 @@ const MOST_GROUPS: usize = 4096;
 /// Requests that are known at a time.
 const MOST_REQUESTS: usize = 1 << 20;
 /// Calls of one sequence that are kept, and of all sequences.
-const MOST_SAMPLES: usize = 1 << 14;
-const MOST_SAMPLES_IN_ALL: usize = 1 << 17;
+const MOST_SAMPLES: usize = 1 << 12;
+const MOST_SAMPLES_IN_ALL: usize = 1 << 15;
 
 static ON: AtomicBool = AtomicBool::new(false);
 /// When the program's run began: when `MPI_Init` returned, or when this library was loaded.
