@@ -232,7 +232,7 @@ pub const TABLE: &[Layers] = &[
         order: "
             buffer gpu_owner interval layouts machine pattern peer_process progress sample sizes threads
             < report ratio_plot
-            < plot
+            < heat_map plot
             < output",
     },
     Layers {
@@ -291,7 +291,8 @@ pub const TABLE: &[Layers] = &[
             < cli/mpi/launcher
             < cli/mpi/library cli/mpi/prepare
             < cli/ranks
-            < cli/mpi/run cli/mpi/compare cli/doctor/finding
+            < cli/mpi/start
+            < cli/mpi/run cli/mpi/compare cli/mpi/profile cli/doctor/finding
             < cli/doctor/machine cli/doctor/mpi
             < cli/datatype cli/doctor cli/gpu cli/info cli/mpi cli/plan cli/rdma cli/run
             < cli/tune
@@ -307,6 +308,7 @@ pub const TABLE: &[Layers] = &[
             < library/attributes library/neighbourhood library/world_model
             < library/async_guard
             < library/pmpi
+            < library/profile
             < library/progress
             < library/errors
             < library/status
