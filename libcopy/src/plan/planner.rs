@@ -103,21 +103,38 @@ pub struct Planner {
     places: Vec<usize>,
     rank: usize,
     groups: Groups,
+    costs: Costs,
     /// For each operation, bytes of an element, and logarithm of bytes.
     ways: HashMap<(Operation, usize, u32), Way>,
     kept: Lru<(Key, Arc<Planned>)>,
 }
 
 impl Planner {
-    /// One for a rank of those that are at these places of a machine ([`Object::all`]).
-    pub fn new((machine, places): (Object, Vec<usize>), rank: usize, groups: Groups) -> Planner {
+    /// One for a rank of those that are at these places of a machine ([`Object::all`]). All ranks
+    /// have the same costs, as their plans must fit together.
+    pub fn new(
+        (machine, places): (Object, Vec<usize>),
+        rank: usize,
+        groups: Groups,
+        costs: Costs,
+    ) -> Planner {
         Planner {
             machine,
             places,
             rank,
             groups,
+            costs,
             ways: HashMap::new(),
             kept: Lru::default(),
+        }
+    }
+
+    /// Chooses ways by other costs from now on, on all ranks at the same place of their program.
+    pub fn set_costs(&mut self, costs: Costs) {
+        if self.costs != costs {
+            self.costs = costs;
+            self.ways.clear();
+            self.kept = Lru::default();
         }
     }
 
@@ -182,7 +199,7 @@ impl Planner {
                         lengths: Lengths::Same(block),
                         ..*call
                     };
-                    let way = choose::best(&self.machine, &self.places, &alike, Costs::BUILT_IN);
+                    let way = choose::best(&self.machine, &self.places, &alike, self.costs);
                     let way = way.unwrap_or_else(|| in_order(size, usize::MAX));
                     self.ways.insert(key, way.clone());
                     way
@@ -208,7 +225,7 @@ mod tests {
         }
         let machine = Object::of_sets((0..16).collect(), sets);
         let places = (0..16).map(|rank| [2, 3, 5, 6][rank / 4]).collect();
-        Planner::new((machine, places), rank, Groups::Machine)
+        Planner::new((machine, places), rank, Groups::Machine, Costs::BUILT_IN)
     }
 
     /// In which order elements are combined must not depend on what was called before.

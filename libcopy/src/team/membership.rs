@@ -22,7 +22,7 @@ use crate::offload::{self, Offload};
 use crate::op::{Call, Op};
 use crate::p2p::messenger::{Means, Messenger};
 use crate::p2p::registration::Registration;
-use crate::plan::{Call as PlanCall, Groups, PlanCounts, Planned, Planner};
+use crate::plan::{Call as PlanCall, Costs, Groups, PlanCounts, Planned, Planner};
 use crate::policy::{Async, Oversubscription, POLICY_WORDS, Path, Policy};
 use crate::shm::mailbox::{Mailbox, Source, Step, Target};
 use crate::shm::meeting::{Failed, Host};
@@ -327,6 +327,7 @@ impl Team {
             Some(kind) => self.force(kind),
             None => {
                 self.forced = None;
+                self.price_anew();
                 Ok(())
             }
         }
@@ -351,6 +352,7 @@ impl Team {
             });
         }
         self.forced = Some(kind);
+        self.price_anew();
         Ok(())
     }
 
@@ -516,10 +518,15 @@ impl Team {
     /// What we do in a call.
     pub(crate) fn plan(&mut self, call: &PlanCall<'_>) -> Arc<Planned> {
         let (rank, size, groups) = (self.rank(), self.size(), self.groups());
+        let costs = match &self.planner {
+            None => self.costs(),
+            // It has its own.
+            Some(_) => Costs::BUILT_IN,
+        };
         let segment = &self.segment;
         let planner = self
             .planner
-            .get_or_insert_with(|| Planner::new(places::read(segment, size), rank, groups));
+            .get_or_insert_with(|| Planner::new(places::read(segment, size), rank, groups, costs));
         planner.plan(call)
     }
 
@@ -529,7 +536,26 @@ impl Team {
     pub fn set_groups(&mut self, most: usize) {
         let places = places::read(&self.segment, self.size());
         let groups = Groups::InOrder(most);
-        self.planner = Some(Planner::new(places, self.rank(), groups));
+        self.planner = Some(Planner::new(places, self.rank(), groups, self.costs()));
+    }
+
+    /// What copies take here, by the transport that long ones go through: the same on all ranks, as
+    /// they agree on what is usable, on what is forced, and on the policy.
+    fn costs(&self) -> Costs {
+        let Some(contention) = self.policy.contention else {
+            return Costs::BUILT_IN;
+        };
+        let mut kinds = TransportKind::ALL.into_iter();
+        let usable = kinds.find(|kind| self.is_usable(*kind));
+        contention.costs(self.forced.or(usable).unwrap_or(TransportKind::Shm))
+    }
+
+    /// Has ways chosen by what copies take now.
+    fn price_anew(&mut self) {
+        let costs = self.costs();
+        if let Some(planner) = &mut self.planner {
+            planner.set_costs(costs);
+        }
     }
 
     /// What became of our plans.

@@ -52,7 +52,7 @@ pub const TABLE: &[Layers] = &[
             < plan/choose
             < plan/planner
             < plan
-            < policy/executor policy/bands policy/oversubscription policy/backoff policy/governor
+            < policy/executor policy/bands policy/oversubscription policy/backoff policy/governor policy/contention
             < policy/thresholds policy/monitor
             < policy/words policy/table policy/profile
             < policy/load
