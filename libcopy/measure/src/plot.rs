@@ -34,6 +34,8 @@ pub enum Bytes {
     Block,
     /// Those of a block; the bytes of every message.
     BlockOf(usize),
+    /// How many read at once; the bytes that each reads.
+    Readers(usize),
 }
 
 /// What is on both axes.
@@ -203,6 +205,7 @@ fn value(row: &Row, time: f64, axes: Axes) -> f64 {
         Axis::Bandwidth => {
             let bytes = match axes.x {
                 Bytes::BlockOf(bytes) => bytes,
+                Bytes::Readers(bytes) => row.bytes * bytes,
                 Bytes::Message | Bytes::Block => row.bytes,
             };
             bytes as f64 / time / 1e3
@@ -572,6 +575,7 @@ fn draw_panel(area: &Area<'_>, op: &str, rows: &[&Row], lines: &[Line], axes: Ax
         .x_desc(match axes.x {
             Bytes::Message => "message size (bytes)",
             Bytes::Block | Bytes::BlockOf(_) => "block size (bytes)",
+            Bytes::Readers(_) => "readers at once",
         })
         .y_desc(match axes.y {
             Axis::Latency => "latency (µs)",

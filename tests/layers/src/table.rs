@@ -104,6 +104,8 @@ pub const TABLE: &[Layers] = &[
             < collective
             < p2p/calls
             < p2p
+            < tune/fit tune/forked tune/neighbours
+            < tune/contention
             < calibration tune",
     },
     Layers {
@@ -282,7 +284,7 @@ pub const TABLE: &[Layers] = &[
             bench/types/shared
             < bench/types/own
             < bench/types/results
-            < bench/rank bench/coll bench/device bench/types
+            < bench/contention bench/rank bench/coll bench/device bench/types
             < bench/command
             < bench
             < cli/commit

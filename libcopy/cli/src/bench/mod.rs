@@ -4,6 +4,7 @@
 
 mod coll;
 mod command;
+pub(crate) mod contention;
 mod device;
 mod rank;
 mod types;
