@@ -55,8 +55,8 @@ impl Costs {
         at_once: usize::MAX,
     };
 
-    /// Ranks that read from one at once, at most, so that none of them waits for the others: members
-    /// of a group.
+    /// Ranks that read from one at once, at most, so that none of them waits for the others:
+    /// members of a group.
     pub fn fan_out(&self) -> usize {
         // Infinity is the largest number.
         let readers = (self.source / self.core).ceil() as usize;

@@ -539,6 +539,12 @@ impl Team {
         self.planner = Some(Planner::new(places, self.rank(), groups, self.costs()));
     }
 
+    /// Takes [`Team::set_groups`] back. All ranks call it at the same place of their program.
+    #[doc(hidden)]
+    pub fn unset_groups(&mut self) {
+        self.planner = None;
+    }
+
     /// What copies take here, by the transport that long ones go through: the same on all ranks, as
     /// they agree on what is usable, on what is forced, and on the policy.
     fn costs(&self) -> Costs {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Measures what several readers of one source get, near and far, through each transport: what plans
-//! of many ranks are priced by.
+//! Measures what several readers of one source get, near and far, through each transport: what
+//! plans of many ranks are priced by.
 //!
 //! Ranks are processes, as users have them, each bound to a processor of its own. The source writes
 //! its bytes before each time that they are read, so that they are in its cache as those of a
@@ -90,6 +90,9 @@ const ANNOUNCEMENTS: usize = 200;
 const SHORTEST: usize = 64;
 const SHORT_COPIES: usize = 400;
 
+/// How much what one reader gets may change meanwhile before that is said.
+const STEADY: f64 = 1.3;
+
 /// Turns around a word before others may run: longer than any signal takes.
 const SPINS: u32 = 100_000;
 
@@ -147,7 +150,7 @@ impl Scene {
     /// Lines that its ranks write, about.
     fn steps(&self) -> usize {
         let curves = self.kinds.len() * self.pieces.len() * self.numbers().len();
-        let signals = usize::from(self.signals) * (1 + self.kinds.len());
+        let signals = usize::from(self.signals) * (2 + self.kinds.len());
         let lines = usize::from(self.lines) * self.numbers().len();
         curves + signals + lines
     }
@@ -221,6 +224,12 @@ pub fn measure(effort: &Effort, progress: &mut dyn FnMut(f64, &str)) -> Result<O
         }
     }
     progress(1.0, "done");
+    if outcome.curves.change > STEADY {
+        outcome.left_out.push(format!(
+            "what one reader got changed {:.1} times while this was measured: measure again while nothing else runs",
+            outcome.curves.change
+        ));
+    }
     let (contention, left_out) = fit::fit(&outcome.curves);
     outcome.left_out.extend(left_out);
     outcome.contention = match effort.shared {
@@ -397,8 +406,8 @@ fn list(cpus: &[usize]) -> String {
     words.join(" ")
 }
 
-/// What a line says: "latency SECONDS", "line READERS SECONDS", "shortest KIND SECONDS", or
-/// "KIND PIECES READERS RATE".
+/// What a line says: "latency SECONDS", "line READERS SECONDS", "shortest KIND SECONDS", "again
+/// KIND RATE", or "KIND PIECES READERS RATE".
 fn read(line: &str, scene: &Scene, curves: &mut Curves) {
     let words: Vec<&str> = line.split_whitespace().collect();
     let number = |index: usize| words.get(index).and_then(|word| word.parse::<f64>().ok());
@@ -416,6 +425,17 @@ fn read(line: &str, scene: &Scene, curves: &mut Curves) {
                 if curves.shortest.iter().all(|(its, _)| *its != kind) {
                     curves.shortest.push((kind, seconds));
                 }
+            }
+        }
+        ["again", kind, _] => {
+            let first = curves.all.iter().find(|curve| {
+                let place = (curve.distance, curve.pieces) == (scene.distance, Pieces::Apart);
+                place && curve.kind.name() == kind
+            });
+            let first = first.and_then(|curve| curve.points.first());
+            if let (Some((1, before)), Some(after)) = (first, number(2)) {
+                let change = (after / before).max(before / after);
+                curves.change = curves.change.max(change);
             }
         }
         [kind, pieces, _, _] => {
@@ -517,6 +537,13 @@ impl Member<'_> {
                     let rate = self.rate(key, *pieces, *readers, &mut own)?;
                     say(format!("{kind} {} {readers} {rate:e}", pieces.name()))?;
                 }
+            }
+        }
+        if let Some(kind) = scene.kinds.last().filter(|_| scene.signals) {
+            // What one reader gets, once more.
+            if let Some(key) = self.open(*kind, &mut own)? {
+                let rate = self.rate(key, Pieces::Apart, 1, &mut own)?;
+                say(format!("again {kind} {rate:e}"))?;
             }
         }
         self.team.barrier()?;
@@ -843,11 +870,13 @@ mod tests {
             "cma same 1 4e9",
             "cma same 2 7e9",
             "cma apart 1 3e9",
+            "again cma 1.5e9",
             "noise",
             "cma sideways 1 3e9",
         ] {
             read(line, &scene(), &mut curves);
         }
+        assert_eq!(curves.change, 2.0);
         assert_eq!(curves.latency, [None, None, Some(85e-9), None]);
         assert_eq!(curves.line, [(2, 1e-7)]);
         assert_eq!(curves.shortest, [(TransportKind::Cma, 4e-7)]);
@@ -860,7 +889,7 @@ mod tests {
     fn all_readers_are_tried_and_have_room() {
         assert_eq!(scene().numbers(), [1, 2, 3, 4, 5]);
         assert_eq!(scene().room(), 5 * 4096);
-        assert_eq!(scene().steps(), 2 * 5 + 2 + 5);
+        assert_eq!(scene().steps(), 2 * 5 + 3 + 5);
     }
 
     #[test]

@@ -67,6 +67,8 @@ pub struct Curves {
     pub shortest: Vec<(TransportKind, f64)>,
     /// What readers get.
     pub all: Vec<Curve>,
+    /// How many times what one reader gets has changed meanwhile.
+    pub change: f64,
 }
 
 /// How much more each of several readers may get than each of fewer before something else than the
@@ -378,6 +380,7 @@ mod tests {
                     (TransportKind::Shm, self.noisy(self.costs.chunk)),
                 ],
                 all,
+                change: 1.0,
             }
         }
     }

@@ -18,8 +18,8 @@ const FAILED: &str = "failed";
 /// What rank 0 writes when it has all.
 pub(super) const END: &str = "end";
 
-/// Forks this number of ranks, which do `work` with their rank and a place to write lines to; returns
-/// the lines. `step` is told the first two words of each. The last line must be [`END`].
+/// Forks this number of ranks, which do `work` with their rank and a place to write lines to;
+/// returns the lines. `step` is told the first two words of each. The last line must be [`END`].
 ///
 /// # Errors
 ///

@@ -284,7 +284,9 @@ pub const TABLE: &[Layers] = &[
             bench/types/shared
             < bench/types/own
             < bench/types/results
-            < bench/contention bench/rank bench/coll bench/device bench/types
+            < bench/contention bench/rank
+            < bench/coll bench/device bench/types
+            < bench/many
             < bench/command
             < bench
             < cli/commit

@@ -6,6 +6,7 @@ mod coll;
 mod command;
 pub(crate) mod contention;
 mod device;
+mod many;
 mod rank;
 mod types;
 

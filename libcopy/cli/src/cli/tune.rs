@@ -40,8 +40,8 @@ pub struct TuneArgs {
     #[arg(long)]
     rdma: bool,
 
-    /// Measure what several readers of one source get instead, near and far: levels, group sizes and
-    /// chunks of plans follow
+    /// Measure what several readers of one source get instead, near and far: levels, group sizes
+    /// and chunks of plans follow
     #[arg(long, conflicts_with = "rdma")]
     contention: bool,
 
