@@ -221,8 +221,8 @@ static void write_buffers(const char *op, size_t bytes, int round)
 }
 
 /*
- * The times of `count` calls on this rank, in nanoseconds, with buffers written before each if asked
- * for.
+ * The times of `count` calls on this rank, in nanoseconds, with buffers written before each if that
+ * is asked for.
  */
 static void measure(const char *op, size_t bytes, int warmup, int count, int written,
 		    uint64_t *times)

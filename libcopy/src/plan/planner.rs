@@ -228,6 +228,33 @@ mod tests {
         Planner::new((machine, places), rank, Groups::Machine, Costs::BUILT_IN)
     }
 
+    /// What was measured changes how bytes go, but not how they are combined.
+    #[test]
+    fn other_costs_make_other_plans() {
+        let call = |operation, element| Call {
+            operation,
+            root: 0,
+            lengths: Lengths::Same(1 << 20),
+            in_rank_order: false,
+            element,
+        };
+        let bcast = call(Operation::Bcast, 1);
+        let allreduce = call(Operation::Allreduce, 8);
+        let mut planner = planner(0);
+        let plans = |planner: &mut Planner| [&bcast, &allreduce].map(|call| planner.plan(call));
+        let [copied, combined] = plans(&mut planner);
+        // Two readers have all that the kernel gives.
+        planner.set_costs(Costs {
+            source: 1.5 * Costs::BUILT_IN.core,
+            ..Costs::BUILT_IN
+        });
+        let [by_twos, still_combined] = plans(&mut planner);
+        assert!(by_twos.depth > copied.depth);
+        assert_eq!(still_combined, combined);
+        planner.set_costs(Costs::BUILT_IN);
+        assert_eq!(plans(&mut planner), [copied, combined]);
+    }
+
     /// In which order elements are combined must not depend on what was called before.
     #[test]
     fn a_plan_does_not_depend_on_earlier_calls() {

@@ -58,8 +58,10 @@ impl Default for Effort {
 /// What was measured, and what follows.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The table.
+    /// The table: empty if it was refused.
     pub contention: Contention,
+    /// Which cost makes no sense, in words.
+    pub refused: Option<String>,
     /// What readers got.
     pub curves: Curves,
     /// Which processors were bound to, in words.
@@ -163,14 +165,15 @@ impl Scene {
 ///
 /// # Errors
 ///
-/// [`Error::System`] if processes or memory cannot be had, those of teams, and [`Error::Argument`]
-/// if what was measured makes no sense: then another program has used the processors.
+/// [`Error::System`] if processes or memory cannot be had, [`Error::Argument`] if no processor may
+/// be used, and those of teams.
 pub fn measure(effort: &Effort, progress: &mut dyn FnMut(f64, &str)) -> Result<Outcome> {
     let topology = Topology::current();
     let cpus = topology::affinity();
     let machine = topology::objects();
     let mut outcome = Outcome {
         contention: Contention::default(),
+        refused: None,
         curves: Curves {
             cache_bytes: topology.llc,
             ..Curves::default()
@@ -232,10 +235,14 @@ pub fn measure(effort: &Effort, progress: &mut dyn FnMut(f64, &str)) -> Result<O
     }
     let (contention, left_out) = fit::fit(&outcome.curves);
     outcome.left_out.extend(left_out);
-    outcome.contention = match effort.shared {
-        None => contention.checked()?,
-        Some(_) => contention,
-    };
+    outcome.contention = contention;
+    // What readers that share processors get is only looked at.
+    if let Err(error) = contention.checked() {
+        if effort.shared.is_none() {
+            outcome.contention = Contention::default();
+        }
+        outcome.refused = Some(error.to_string());
+    }
     Ok(outcome)
 }
 
@@ -900,6 +907,7 @@ mod tests {
         };
         let mut outcome = Outcome {
             contention: Contention::default(),
+            refused: None,
             curves: Curves::default(),
             bound: Vec::new(),
             left_out: Vec::new(),

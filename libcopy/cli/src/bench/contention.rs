@@ -98,6 +98,12 @@ pub fn table(outcome: &Outcome) -> String {
     for line in &outcome.left_out {
         let _ = writeln!(text, "{line}");
     }
+    if let Some(why) = &outcome.refused {
+        let _ = writeln!(
+            text,
+            "what was measured makes no sense ({why}): something else has used the processors; built-in values stay"
+        );
+    }
     text
 }
 
@@ -261,6 +267,7 @@ mod tests {
         };
         let outcome = Outcome {
             contention,
+            refused: None,
             curves: Curves {
                 all: vec![Curve {
                     distance: 1,

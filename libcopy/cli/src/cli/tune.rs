@@ -4,7 +4,7 @@
 
 use super::rdma;
 use crate::bench::contention;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::Table;
 use libcopy::calibration;
@@ -150,6 +150,9 @@ fn run_contention(args: &TuneArgs) -> Result<()> {
     let outcome = contention::measure(&effort)?;
     print!("{}", contention::table(&outcome));
     contention::write(&outcome, csv, plot)?;
+    if let Some(why) = outcome.refused.filter(|_| args.oversubscribe.is_none()) {
+        bail!("{why}; nothing is stored: measure again while nothing else runs");
+    }
     if outcome.contention == Contention::default() {
         println!("nothing was measured; built-in values stay, and nothing is stored");
     } else if is_stored {
