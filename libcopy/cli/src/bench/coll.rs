@@ -6,13 +6,14 @@
 //! changing roots), and then timed in rounds in which the peers take turns, each round
 //! beginning with another one. How many calls fit is planned from the time that is left.
 
-use super::rank::{ELEMENT, FLAT, PLAIN_CMA};
+use super::rank::{FLAT, PLAIN_CMA};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use libcopy::transport::{TransportKind, probe_machine};
 use libcopy_measure::interval::Interval;
 use libcopy_measure::machine::{self, Machine};
 use libcopy_measure::output::Output;
+use libcopy_measure::pattern::ELEMENT;
 use libcopy_measure::peer_process::PeerProcess;
 use libcopy_measure::progress;
 use libcopy_measure::report::{Ratio, Report, Row};

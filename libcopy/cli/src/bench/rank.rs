@@ -8,7 +8,7 @@ use clap::Args;
 use libcopy::topology;
 use libcopy::{Team, TransportKind};
 use libcopy_measure::buffer::Skewed;
-use libcopy_measure::pattern;
+use libcopy_measure::pattern::{self, ELEMENT};
 use libcopy_measure::peer_process::serve;
 use nix::time::{ClockId, clock_gettime};
 use std::path::PathBuf;
@@ -19,9 +19,6 @@ pub const PLAIN_CMA: &str = "cma-plain";
 
 /// The variant in which all ranks are one group.
 pub const FLAT: &str = "flat";
-
-/// Bytes of the elements that reductions add.
-pub const ELEMENT: usize = size_of::<f64>();
 
 /// `libcopy bench rank`
 #[derive(Args, Clone, Debug)]
@@ -129,10 +126,15 @@ impl Rank {
             "alltoall" => team.alltoall(&self.many[..total], &mut self.all[..total])?,
             "reduce" => {
                 let to = is_root.then(|| &mut self.all[..bytes]);
-                team.reduce_bytes(Some(&one[..bytes]), to, root, ELEMENT, add)?;
+                team.reduce_bytes(Some(&one[..bytes]), to, root, ELEMENT, pattern::add)?;
             }
             "allreduce" => {
-                team.allreduce_bytes(Some(&one[..bytes]), &mut self.all[..bytes], ELEMENT, add)?;
+                team.allreduce_bytes(
+                    Some(&one[..bytes]),
+                    &mut self.all[..bytes],
+                    ELEMENT,
+                    pattern::add,
+                )?;
             }
             _ => bail!("unknown operation {op:?}"),
         }
@@ -300,7 +302,7 @@ impl Rank {
             }
             "reduce" | "allreduce" => {
                 for (at, element) in self.one[..bytes].chunks_exact_mut(ELEMENT).enumerate() {
-                    element.copy_from_slice(&number(round, rank, at).to_ne_bytes());
+                    element.copy_from_slice(&pattern::number(round, rank, at).to_ne_bytes());
                 }
                 self.all[..bytes].fill(poison);
             }
@@ -327,7 +329,7 @@ impl Rank {
                 let wrong = sums
                     .filter(|_| is_root || op == "allreduce")
                     .find(|(at, sum)| {
-                        let all = (0..size).map(|from| number(round, from, *at));
+                        let all = (0..size).map(|from| pattern::number(round, from, *at));
                         **sum != all.sum::<f64>().to_ne_bytes()
                     });
                 wrong.map_or("ok".to_owned(), |(at, _)| format!("bad sum {at}"))
@@ -374,22 +376,6 @@ fn plain_copy(call: CmaCall, place: &[u8], offset: usize, ours: &mut [u8]) -> Re
         );
     }
     Ok(())
-}
-
-/// What a reduction adds: small numbers, whose sums do not round.
-fn number(round: u64, from: usize, at: usize) -> f64 {
-    let mut byte = [0];
-    pattern::fill(&mut byte, round + at as u64, from);
-    f64::from(byte[0])
-}
-
-/// Adds doubles to others.
-fn add(from: &[u8], to: &mut [u8]) {
-    let value = |bytes: &[u8]| bytes.try_into().map_or(0.0, f64::from_ne_bytes);
-    for (to, from) in to.chunks_exact_mut(ELEMENT).zip(from.chunks_exact(ELEMENT)) {
-        let sum = value(to) + value(from);
-        to.copy_from_slice(&sum.to_ne_bytes());
-    }
 }
 
 fn verdict<'a>(blocks: impl Iterator<Item = (&'a [u8], usize)>, round: u64) -> String {
