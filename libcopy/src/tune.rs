@@ -2,15 +2,15 @@
 
 //! Measures the transports against each other and keeps what the policy should know.
 
+pub mod contention;
+mod fit;
+mod forked;
+mod neighbours;
+
 use std::collections::BTreeMap;
-use std::io::{BufRead, Write};
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
-
-use nix::sys::prctl;
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Pid, fork};
 
 use crate::error::{Error, Result};
 use crate::op::Op;
@@ -52,8 +52,7 @@ pub fn measure(progress: &mut dyn FnMut(f64, &str)) -> Result<Profile> {
         if ranks < 2 || (oversubscribed && ranks <= cpus) {
             continue;
         }
-        let asked = policy.clone();
-        let lines = in_a_team(ranks, asked, &mut |what| {
+        let lines = in_a_team(ranks, &policy.clone(), &mut |what| {
             done += 1.0;
             progress((done / points).min(1.0), &format!("{what}, {ranks} ranks"));
         })?;
@@ -144,73 +143,11 @@ fn bands(sizes: &[Measured]) -> Vec<Band> {
 }
 
 /// Forks a team that measures itself; returns the lines that its rank 0 writes.
-fn in_a_team(ranks: usize, policy: Policy, step: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
+fn in_a_team(ranks: usize, policy: &Policy, step: &mut dyn FnMut(&str)) -> Result<Vec<String>> {
     let key = TeamKey::random()?;
-    let (reader, writer) =
-        UnixStream::pair().map_err(|source| Error::system("making a pair of sockets", source))?;
-    let mut children = Children(Vec::new());
-    for rank in 0..ranks {
-        // SAFETY: the caller was told to have one thread; the child only runs our own code and
-        // leaves with _exit.
-        match unsafe { fork() } {
-            Err(errno) => return Err(Error::system("forking a rank to measure with", errno)),
-            Ok(ForkResult::Child) => {
-                let _ = prctl::set_pdeathsig(Signal::SIGKILL);
-                let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    rank_measures(&key, rank, ranks, policy, writer)
-                }));
-                let failed = !matches!(result, Ok(Ok(())));
-                // SAFETY: leaves without running what belongs to the parent.
-                unsafe { libc::_exit(i32::from(failed)) };
-            }
-            Ok(ForkResult::Parent { child }) => children.0.push(child),
-        }
-    }
-    drop(writer);
-    let mut lines = Vec::new();
-    let mut text = std::io::BufReader::new(reader);
-    loop {
-        let mut line = String::new();
-        match text.read_line(&mut line) {
-            Ok(0) => break,
-            Ok(_) => {
-                step(
-                    line.split_whitespace()
-                        .take(2)
-                        .collect::<Vec<_>>()
-                        .join(" ")
-                        .as_str(),
-                );
-                lines.push(line);
-            }
-            Err(source) => {
-                return Err(Error::system("reading measurements", source));
-            }
-        }
-    }
-    match lines.last().map(|line| line.trim()) {
-        Some("end") => Ok(lines),
-        _ => Err(Error::Profile {
-            path: "measurement".to_owned(),
-            why: format!("a team of {ranks} ranks failed; is somebody killing processes?"),
-        }),
-    }
-}
-
-/// Forked ranks; none outlives this.
-struct Children(Vec<Pid>);
-
-impl Drop for Children {
-    fn drop(&mut self) {
-        for pid in &self.0 {
-            if waitpid(*pid, Some(WaitPidFlag::WNOHANG)) == Ok(WaitStatus::StillAlive) {
-                // Rank 0 wrote its last line or failed: the others are done or never will be.
-                std::thread::sleep(Duration::from_millis(5));
-                let _ = kill(*pid, Signal::SIGKILL);
-                let _ = waitpid(*pid, None);
-            }
-        }
-    }
+    let work =
+        |rank: usize, out: &mut UnixStream| rank_measures(&key, rank, ranks, policy.clone(), out);
+    forked::lines_of(ranks, &work, step)
 }
 
 fn rank_measures(
@@ -301,7 +238,7 @@ fn rank_measures(
         }
     }
     team.barrier()?;
-    say("end".to_owned())
+    say(forked::END.to_owned())
 }
 
 /// Microseconds (lower quartile, averaged over the ranks) of an operation through each transport;
@@ -365,6 +302,8 @@ fn point(
 mod tests {
     use super::*;
     use TransportKind::{Cma, Shm};
+    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::unistd::{ForkResult, fork};
 
     #[test]
     fn without_descriptors_there_is_no_profile() {

@@ -7,7 +7,8 @@
 use libcopy::plan::check::{Findings, run};
 use libcopy::plan::choose::ways;
 use libcopy::plan::{
-    Call, Lengths, MOST_MEMBERS, Member, Operation, Plan, Plans, Prefix, Shape, Tree, Workers,
+    Call, Costs, Lengths, MOST_MEMBERS, Member, Operation, Plan, Plans, Prefix, Shape, Tree,
+    Workers,
 };
 use libcopy::topology::{Cpus, Level, Name, Object};
 
@@ -276,7 +277,7 @@ fn ways_keep_the_order_of_ranks() {
                 in_rank_order: true,
                 element: 8,
             };
-            for way in ways(&machine, &places, &call) {
+            for way in ways(&machine, &places, &call, &Costs::BUILT_IN) {
                 let plans = Plans::new(&way.tree, &call, way.shape).all();
                 let found = run(&way.tree, &plans, &call, false, &mut |end| {
                     random.below(end)

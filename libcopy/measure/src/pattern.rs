@@ -33,9 +33,41 @@ pub fn first_difference(message: &[u8], round: u64, from: usize) -> Option<usize
     })
 }
 
+/// Bytes of the elements that reductions add: doubles.
+pub const ELEMENT: usize = size_of::<f64>();
+
+/// What `from` adds at element `at` in `round`: small numbers, whose sums do not round.
+pub fn number(round: u64, from: usize, at: usize) -> f64 {
+    f64::from(word(round, from, at)[0])
+}
+
+/// Adds doubles to others. It is here, and not in the tool, whose code is compiled to be small: a
+/// loop of single additions would be what is measured of a reduction.
+pub fn add(from: &[u8], to: &mut [u8]) {
+    let value = |bytes: &[u8]| bytes.try_into().map_or(0.0, f64::from_ne_bytes);
+    for (to, from) in to.chunks_exact_mut(ELEMENT).zip(from.chunks_exact(ELEMENT)) {
+        let sum = value(to) + value(from);
+        to.copy_from_slice(&sum.to_ne_bytes());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn doubles_are_added() {
+        let bytes = |from| {
+            let numbers = (0..5).map(|at| number(3, from, at).to_ne_bytes());
+            numbers.collect::<Vec<_>>().concat()
+        };
+        let mut sums = bytes(1);
+        add(&bytes(2), &mut sums);
+        for (at, sum) in sums.chunks(ELEMENT).enumerate() {
+            assert_eq!(sum, (number(3, 1, at) + number(3, 2, at)).to_ne_bytes());
+        }
+        assert_ne!(bytes(1), bytes(2));
+    }
 
     #[test]
     fn every_kind_of_mistake_is_found() {

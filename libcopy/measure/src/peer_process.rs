@@ -166,7 +166,31 @@ impl PeerProcess {
         warmup: usize,
         count: usize,
     ) -> Result<Vec<f64>> {
-        let answers = self.ask(&format!("time {op} {bytes} {variant} {warmup} {count}"))?;
+        self.times("time", &format!("{op} {bytes} {variant} {warmup}"), count)
+    }
+
+    /// The same where ranks write their buffers before each call.
+    ///
+    /// # Errors
+    ///
+    /// As for [`PeerProcess::time`].
+    pub fn time_written(
+        &mut self,
+        op: &str,
+        bytes: usize,
+        variant: &str,
+        warmup: usize,
+        count: usize,
+    ) -> Result<Vec<f64>> {
+        self.times(
+            "written",
+            &format!("{op} {bytes} {variant} {warmup}"),
+            count,
+        )
+    }
+
+    fn times(&mut self, what: &str, call: &str, count: usize) -> Result<Vec<f64>> {
+        let answers = self.ask(&format!("{what} {call} {count}"))?;
         let mut sums = vec![0.0; count];
         let mut ranks = 0;
         for answer in &answers {
@@ -188,7 +212,7 @@ impl PeerProcess {
             }
             ranks += 1;
         }
-        ensure!(ranks > 0, "{}: no rank took part in {op}", self.name);
+        ensure!(ranks > 0, "{}: no rank took part in {call}", self.name);
         Ok(sums.into_iter().map(|s| s / f64::from(ranks)).collect())
     }
 

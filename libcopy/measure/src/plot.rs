@@ -4,7 +4,7 @@
 //! the 10th to the 90th percentile. Written as SVG, and rendered from it as PNG with a font that
 //! is compiled in, so that a machine without fonts (the guest) draws the same picture.
 
-use crate::report::{Report, Row, digits, first_seen, write_file};
+use crate::report::{Report, Row, SIMULATED, digits, first_seen, write_file};
 use crate::sizes;
 use anyhow::{Context, Result, anyhow, bail};
 use plotters::coord::Shift;
@@ -34,6 +34,8 @@ pub enum Bytes {
     Block,
     /// Those of a block; the bytes of every message.
     BlockOf(usize),
+    /// How many read at once; the bytes that each reads.
+    Readers(usize),
 }
 
 /// What is on both axes.
@@ -61,7 +63,7 @@ const LEGEND_ROW: u32 = 26;
 const PNG_SCALE: f32 = 2.0;
 
 /// Colours that colour-blind readers tell apart (Okabe and Ito), and a marker for black and white.
-const STYLES: [(&str, RGBColor, Marker); 16] = [
+const STYLES: [(&str, RGBColor, Marker); 18] = [
     ("libcopy", RGBColor(0xe6, 0x9f, 0x00), Marker::Circle),
     ("libcopy-kmod", RGBColor(0xd5, 0x5e, 0x00), Marker::Circle),
     ("libcopy-cma", RGBColor(0x00, 0x72, 0xb2), Marker::Triangle),
@@ -69,6 +71,8 @@ const STYLES: [(&str, RGBColor, Marker); 16] = [
     ("openmpi", RGBColor(0xcc, 0x79, 0xa7), Marker::Cross),
     ("mpich", RGBColor(0x56, 0xb4, 0xe9), Marker::Diamond),
     ("memcpy", RGBColor(0x60, 0x60, 0x60), Marker::None),
+    ("flat", RGBColor(0x00, 0x72, 0xb2), Marker::Triangle),
+    (SIMULATED, RGBColor(0x60, 0x60, 0x60), Marker::None),
     // Of the device benchmark; those that share a colour share no panel.
     ("4k", RGBColor(0xd5, 0x5e, 0x00), Marker::Diamond),
     ("thp", RGBColor(0x00, 0x72, 0xb2), Marker::Square),
@@ -134,7 +138,8 @@ fn lines(names: &[&str]) -> Vec<Line> {
     let mut lines: Vec<Line> = names
         .iter()
         .map(|name| {
-            let own = known(name).map(|style| (style, *name == "memcpy"));
+            let is_dashed = ["memcpy", SIMULATED].contains(name);
+            let own = known(name).map(|style| (style, is_dashed));
             let unknown = ((BLACK, Marker::None), true);
             let ((color, marker), dashed) = own.or_else(|| more.next()).unwrap_or(unknown);
             Line {
@@ -203,6 +208,7 @@ fn value(row: &Row, time: f64, axes: Axes) -> f64 {
         Axis::Bandwidth => {
             let bytes = match axes.x {
                 Bytes::BlockOf(bytes) => bytes,
+                Bytes::Readers(bytes) => row.bytes * bytes,
                 Bytes::Message | Bytes::Block => row.bytes,
             };
             bytes as f64 / time / 1e3
@@ -572,6 +578,7 @@ fn draw_panel(area: &Area<'_>, op: &str, rows: &[&Row], lines: &[Line], axes: Ax
         .x_desc(match axes.x {
             Bytes::Message => "message size (bytes)",
             Bytes::Block | Bytes::BlockOf(_) => "block size (bytes)",
+            Bytes::Readers(_) => "readers at once",
         })
         .y_desc(match axes.y {
             Axis::Latency => "latency (µs)",

@@ -28,10 +28,12 @@ const fn costs(rates: [f64; 5], mib: f64, nanoseconds: [f64; 4]) -> Costs {
         port: port * 1e9,
         memory: memory * 1e9,
         link: link * 1e9,
+        source: f64::INFINITY,
         cache_bytes: mib * 1048576.0,
         latency: [a * 1e-9, b * 1e-9, c * 1e-9, d * 1e-9],
         line: 30e-9,
         chunk: 200e-9,
+        at_once: usize::MAX,
     }
 }
 

@@ -85,7 +85,7 @@ fn no_way_beats_the_bound() {
         let ranks = preset.cores().min(32);
         let (object, places, machine) = preset.with_ranks(ranks);
         for call in calls(ranks) {
-            for way in ways(&object, &places, &call) {
+            for way in ways(&object, &places, &call, &machine.costs) {
                 let plans = Plans::new(&way.tree, &call, way.shape).all();
                 let whole = buffer(&call, ranks);
                 let simulated =

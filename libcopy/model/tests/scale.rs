@@ -130,7 +130,7 @@ fn estimates_are_near_the_prices_of_all_ranks() {
                 let whole = buffer(&case.call, ranks);
                 // Chunks are not what classes are about.
                 let mut last = None;
-                for way in ways(&object, &places, &case.call) {
+                for way in ways(&object, &places, &case.call, &machine.costs) {
                     let kind = (way.tree.clone(), way.shape);
                     if last.replace(kind.clone()) == Some(kind) {
                         continue;

@@ -54,18 +54,22 @@ struct Kind {
     chunks: Vec<usize>,
 }
 
-fn kinds(machine: &Object, places: &[usize], call: &Call<'_>) -> Vec<Kind> {
+fn kinds(machine: &Object, places: &[usize], call: &Call<'_>, costs: &Costs) -> Vec<Kind> {
     let levels = [Level::Package, Level::Node, Level::Cache];
     let mut trees: Vec<(Vec<Level>, Tree)> = Vec::new();
-    for used in 0..1 << levels.len() {
+    let mut sizes = vec![MOST_MEMBERS, costs.fan_out()];
+    sizes.dedup();
+    let used = 0..1 << levels.len();
+    let used = used.flat_map(|used: usize| sizes.iter().map(move |most| (used, *most)));
+    for (used, most) in used {
         let used = levels
             .iter()
             .enumerate()
             .filter(|(index, _)| used >> index & 1 != 0);
         let used: Vec<Level> = used.map(|(_, level)| *level).collect();
-        let mut tree = Tree::new(machine, places, &used, MOST_MEMBERS);
+        let mut tree = Tree::new(machine, places, &used, most);
         if call.in_rank_order && !tree.is_in_rank_order() {
-            tree = Tree::in_rank_order(places.len(), MOST_MEMBERS);
+            tree = Tree::in_rank_order(places.len(), most);
         }
         if trees.iter().all(|(_, other)| *other != tree) {
             trees.push((used, tree));
@@ -92,6 +96,7 @@ fn kinds(machine: &Object, places: &[usize], call: &Call<'_>) -> Vec<Kind> {
                     shape: Shape {
                         workers: *workers,
                         prefix: *prefix,
+                        at_once: costs.at_once,
                         ..Shape::default()
                     },
                     chunks: chunks(call, places.len(), *workers),
@@ -103,8 +108,8 @@ fn kinds(machine: &Object, places: &[usize], call: &Call<'_>) -> Vec<Kind> {
 }
 
 /// The ways that a call can go.
-pub fn ways(machine: &Object, places: &[usize], call: &Call<'_>) -> Vec<Way> {
-    let kinds = kinds(machine, places, call).into_iter();
+pub fn ways(machine: &Object, places: &[usize], call: &Call<'_>, costs: &Costs) -> Vec<Way> {
+    let kinds = kinds(machine, places, call, costs).into_iter();
     let ways = kinds.flat_map(|kind| {
         kind.chunks.into_iter().map(move |chunk| Way {
             levels: kind.levels.clone(),
@@ -131,7 +136,7 @@ pub fn best(machine: &Object, places: &[usize], call: &Call<'_>, costs: Costs) -
     };
     let with_ranks = Machine::new(machine, places, costs);
     let bytes = buffer(call, places.len());
-    let mut kinds = kinds(machine, places, call);
+    let mut kinds = kinds(machine, places, call, &costs);
     if call.operation.is_scan() {
         // Scans have no groups.
         let tree = kinds.first()?.tree.clone();

@@ -6,6 +6,7 @@
 use crate::topology::{Level, Object};
 
 use super::stage::Piece;
+use super::tree::MOST_MEMBERS;
 
 /// What the parts of a machine can do. Rates are in bytes per second, times in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,6 +21,9 @@ pub struct Costs {
     pub memory: f64,
     /// What goes from one package to another.
     pub link: f64,
+    /// What the memory of one process gives to all that read it at once, where the kernel copies:
+    /// they take turns at its locks and at the counts of its pages. Infinite where nothing says so.
+    pub source: f64,
     /// Bytes of a last-level cache.
     pub cache_bytes: f64,
     /// Until a processor sees what another has written: one that shares a cache with it, one of the
@@ -29,6 +33,9 @@ pub struct Costs {
     pub line: f64,
     /// What a chunk takes of each source however short it is: a system call, or a look at a line.
     pub chunk: f64,
+    /// Ranks that move their blocks of a gather or a scatter at the same time, at most: more wait
+    /// for each other at the root's memory.
+    pub at_once: usize,
 }
 
 impl Costs {
@@ -40,11 +47,21 @@ impl Costs {
         port: 39e9,
         memory: 40e9,
         link: 90e9,
+        source: f64::INFINITY,
         cache_bytes: 18.0 * 1048576.0,
         latency: [40e-9, 120e-9, 170e-9, 290e-9],
         line: 30e-9,
         chunk: 200e-9,
+        at_once: usize::MAX,
     };
+
+    /// Ranks that read from one at once, at most, so that none of them waits for the others:
+    /// members of a group.
+    pub fn fan_out(&self) -> usize {
+        // Infinity is the largest number.
+        let readers = (self.source / self.core).ceil() as usize;
+        readers.clamp(2, MOST_MEMBERS)
+    }
 }
 
 /// What bytes pass.
@@ -62,6 +79,8 @@ pub enum Resource {
     Memory(usize),
     /// From one package to another.
     Link(usize, usize),
+    /// What the kernel copies out of the memory of a rank.
+    Source(usize),
 }
 
 /// Where a rank is: objects of the machine, by their positions in [`Object::all`].
@@ -114,6 +133,7 @@ impl Machine {
             Resource::PortOut(_) | Resource::PortIn(_) => costs.port,
             Resource::Memory(_) => costs.memory,
             Resource::Link(..) => costs.link,
+            Resource::Source(_) => costs.source,
         }
     }
 
@@ -127,6 +147,7 @@ impl Machine {
             Resource::PortIn(cache) => format!("into {}", name(cache)),
             Resource::Memory(node) => format!("memory of {}", name(node)),
             Resource::Link(from, to) => format!("{} to {}", name(from), name(to)),
+            Resource::Source(rank) => format!("memory of rank {rank}"),
         }
     }
 
@@ -137,24 +158,40 @@ impl Machine {
 
     /// Until one rank sees what another has written.
     pub fn latency(&self, writer: usize, reader: usize) -> f64 {
-        let (one, other) = (self.places[writer], self.places[reader]);
-        let [cache, node, package, far] = self.costs.latency;
         if writer == reader {
-            0.0
-        } else if one.cache == other.cache {
-            cache
-        } else if one.node == other.node {
-            node
-        } else if one.package == other.package {
-            package
-        } else {
-            far
+            return 0.0;
         }
+        self.costs.latency[self.distance(writer, reader)]
+    }
+
+    /// How far two ranks are from each other: 0 if they share a cache, 1 if a node, 2 if a package,
+    /// 3 if the machine alone.
+    pub fn distance(&self, one: usize, other: usize) -> usize {
+        let (one, other) = (self.places[one], self.places[other]);
+        if one.cache == other.cache {
+            0
+        } else if one.node == other.node {
+            1
+        } else if one.package == other.package {
+            2
+        } else {
+            3
+        }
+    }
+
+    /// The last-level cache of a rank, by its position.
+    pub fn cache(&self, rank: usize) -> usize {
+        self.places[rank].cache
     }
 
     /// Whether buffers of this length stay in the cache of their rank, which has two of them.
     pub fn is_cached(&self, rank: usize, bytes: usize) -> bool {
         (2 * bytes * self.sharing[rank]) as f64 <= self.costs.cache_bytes
+    }
+
+    /// Whether there is a limit to what the memory of one process gives.
+    pub(super) fn limits_sources(&self) -> bool {
+        self.costs.source.is_finite()
     }
 
     /// Objects of the machine.
@@ -214,6 +251,9 @@ impl Machine {
             }
             if place.package != own.package {
                 add(Resource::Link(place.package, own.package));
+            }
+            if rank != mover && self.limits_sources() {
+                add(Resource::Source(rank));
             }
         }
         let to = self.places[piece.to.rank];

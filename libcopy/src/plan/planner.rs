@@ -103,21 +103,38 @@ pub struct Planner {
     places: Vec<usize>,
     rank: usize,
     groups: Groups,
+    costs: Costs,
     /// For each operation, bytes of an element, and logarithm of bytes.
     ways: HashMap<(Operation, usize, u32), Way>,
     kept: Lru<(Key, Arc<Planned>)>,
 }
 
 impl Planner {
-    /// One for a rank of those that are at these places of a machine ([`Object::all`]).
-    pub fn new((machine, places): (Object, Vec<usize>), rank: usize, groups: Groups) -> Planner {
+    /// One for a rank of those that are at these places of a machine ([`Object::all`]). All ranks
+    /// have the same costs, as their plans must fit together.
+    pub fn new(
+        (machine, places): (Object, Vec<usize>),
+        rank: usize,
+        groups: Groups,
+        costs: Costs,
+    ) -> Planner {
         Planner {
             machine,
             places,
             rank,
             groups,
+            costs,
             ways: HashMap::new(),
             kept: Lru::default(),
+        }
+    }
+
+    /// Chooses ways by other costs from now on, on all ranks at the same place of their program.
+    pub fn set_costs(&mut self, costs: Costs) {
+        if self.costs != costs {
+            self.costs = costs;
+            self.ways.clear();
+            self.kept = Lru::default();
         }
     }
 
@@ -182,7 +199,7 @@ impl Planner {
                         lengths: Lengths::Same(block),
                         ..*call
                     };
-                    let way = choose::best(&self.machine, &self.places, &alike, Costs::BUILT_IN);
+                    let way = choose::best(&self.machine, &self.places, &alike, self.costs);
                     let way = way.unwrap_or_else(|| in_order(size, usize::MAX));
                     self.ways.insert(key, way.clone());
                     way
@@ -208,7 +225,34 @@ mod tests {
         }
         let machine = Object::of_sets((0..16).collect(), sets);
         let places = (0..16).map(|rank| [2, 3, 5, 6][rank / 4]).collect();
-        Planner::new((machine, places), rank, Groups::Machine)
+        Planner::new((machine, places), rank, Groups::Machine, Costs::BUILT_IN)
+    }
+
+    /// What was measured changes how bytes go, but not how they are combined.
+    #[test]
+    fn other_costs_make_other_plans() {
+        let call = |operation, element| Call {
+            operation,
+            root: 0,
+            lengths: Lengths::Same(1 << 20),
+            in_rank_order: false,
+            element,
+        };
+        let bcast = call(Operation::Bcast, 1);
+        let allreduce = call(Operation::Allreduce, 8);
+        let mut planner = planner(0);
+        let plans = |planner: &mut Planner| [&bcast, &allreduce].map(|call| planner.plan(call));
+        let [copied, combined] = plans(&mut planner);
+        // Two readers have all that the kernel gives.
+        planner.set_costs(Costs {
+            source: 1.5 * Costs::BUILT_IN.core,
+            ..Costs::BUILT_IN
+        });
+        let [by_twos, still_combined] = plans(&mut planner);
+        assert!(by_twos.depth > copied.depth);
+        assert_eq!(still_combined, combined);
+        planner.set_costs(Costs::BUILT_IN);
+        assert_eq!(plans(&mut planner), [copied, combined]);
     }
 
     /// In which order elements are combined must not depend on what was called before.

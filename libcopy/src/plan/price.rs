@@ -439,6 +439,10 @@ impl<'a> Loads<'a> {
                 all.push((mixed(mixed(*one, *other), kind), costs.link));
             }
         }
+        if machine.limits_sources() {
+            let ranks = 0..alike.ranks();
+            all.extend(ranks.map(|rank| (mixed(alike.of(rank) as u64, 6), costs.source)));
+        }
         let mut known: Vec<u64> = all.iter().map(|(colour, _)| *colour).collect();
         known.sort_unstable();
         known.dedup();
@@ -488,6 +492,7 @@ impl<'a> Loads<'a> {
                 let pair = numbers[2][from] * packages + numbers[2][to];
                 Some(3 * caches + nodes + pair)
             }
+            Resource::Source(rank) => Some(3 * caches + nodes + packages * packages + rank),
         };
         let (weights, passed) = (&mut self.weights, &mut self.passed);
         self.machine.pass(rank, piece, bytes, |resource| {

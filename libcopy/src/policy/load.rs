@@ -18,10 +18,9 @@ impl Policy {
     /// value, [`crate::Error::Profile`] if the profile cannot be read.
     pub fn load() -> Result<Self> {
         let topology = Topology::current();
-        let mut policy = match Profile::current()? {
-            Some(policy) => policy,
-            None => Self::built_in(topology),
-        };
+        let found = Profile::current()?;
+        let mut policy = found.policy.unwrap_or_else(|| Self::built_in(topology));
+        policy.contention = found.contention;
         let set = |setting: &config::Setting, value: &mut u64| -> Result<()> {
             if let Some(bytes) = setting.bytes()? {
                 *value = bytes;

@@ -12,6 +12,7 @@
 #[doc(hidden)]
 pub mod backoff;
 mod bands;
+mod contention;
 mod executor;
 #[doc(hidden)]
 pub mod governor;
@@ -26,6 +27,7 @@ mod words;
 pub(crate) use bands::MAX_BANDS;
 #[doc(hidden)]
 pub use bands::{Band, Bands};
+pub use contention::{Contention, Copies};
 pub use executor::{Async, Executor};
 #[doc(hidden)]
 pub use oversubscription::Oversubscription;

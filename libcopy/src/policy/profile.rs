@@ -11,6 +11,7 @@ use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
 
+use super::contention::Contention;
 use super::thresholds::Policy;
 use crate::config;
 use crate::error::{Error, Result};
@@ -27,8 +28,17 @@ pub struct Profile {
     pub policy: Policy,
 }
 
-/// A profile's path, and the thresholds found there.
-type Read = (Option<PathBuf>, Option<Policy>);
+/// What a profile's file has of a machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// The thresholds.
+    pub policy: Option<Policy>,
+    /// What was measured with several readers.
+    pub contention: Option<Contention>,
+}
+
+/// A profile's path, and what was found there.
+type Read = (Option<PathBuf>, Found);
 
 /// What [`Profile::current`] has read.
 static CURRENT: Mutex<Option<Read>> = Mutex::new(None);
@@ -42,6 +52,9 @@ struct ProfileFile {
     /// By machine, too.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     rdma: BTreeMap<String, RdmaProfile>,
+    /// By machine, too.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    contention: BTreeMap<String, Contention>,
 }
 
 /// What `libcopy tune --rdma` has measured on a machine. This crate keeps it; the thresholds are a
@@ -87,6 +100,29 @@ impl RdmaProfile {
     pub fn save(&self, machine: &str) -> Result<PathBuf> {
         change(|file| {
             file.rdma.insert(machine.to_owned(), self.clone());
+        })
+    }
+}
+
+impl Contention {
+    /// What was measured on a machine, if there is anything.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Profile`] if the file is there and cannot be read.
+    pub fn load(machine: &str) -> Result<Option<Self>> {
+        Ok(open()?.and_then(|mut file| file.contention.remove(machine)))
+    }
+
+    /// Writes this to [`Profile::path`], beside what else the file has; returns the path.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Profile::save`], and those of [`Contention::checked`].
+    pub fn save(&self, machine: &str) -> Result<PathBuf> {
+        let checked = self.checked()?;
+        change(|file| {
+            file.contention.insert(machine.to_owned(), checked);
         })
     }
 }
@@ -140,14 +176,18 @@ impl Profile {
         try_directory(directory).map_err(|error| wrong(&path, error.to_string()))
     }
 
-    /// The thresholds of this machine's profile, if there is one, read once per process and path.
-    pub(crate) fn current() -> Result<Option<Policy>> {
+    /// What the file has of this machine, read once per process and path.
+    pub(super) fn current() -> Result<Found> {
         let path = Self::path();
         let mut current = lock(&CURRENT);
-        if let Some((_, policy)) = current.as_ref().filter(|(known, _)| *known == path) {
-            return Ok(policy.clone());
+        if let Some((_, found)) = current.as_ref().filter(|(known, _)| *known == path) {
+            return Ok(found.clone());
         }
-        let found = Self::load(&Topology::current().machine())?.map(|profile| profile.policy);
+        let machine = Topology::current().machine();
+        let found = open()?.map_or_else(Found::default, |mut file| Found {
+            policy: file.machines.remove(&machine),
+            contention: file.contention.remove(&machine),
+        });
         *current = Some((path, found.clone()));
         Ok(found)
     }
@@ -264,8 +304,10 @@ mod tests {
     }
 
     fn file_of(machines: BTreeMap<String, Policy>) -> ProfileFile {
-        let rdma = BTreeMap::new();
-        ProfileFile { machines, rdma }
+        ProfileFile {
+            machines,
+            ..ProfileFile::default()
+        }
     }
 
     #[test]
@@ -288,6 +330,22 @@ mod tests {
         assert_eq!(text, rdma.thresholds);
         let wrong = rdma.thresholds::<u32>().unwrap_err().to_string();
         assert!(wrong.contains("libcopy tune --rdma"), "{wrong}");
+    }
+
+    #[test]
+    fn what_several_readers_take_is_kept_beside_the_policy() {
+        let policy = Policy::built_in(&Topology::read());
+        let mut file = file_of(BTreeMap::from([("one".to_owned(), policy.clone())]));
+        assert!(!toml::to_string(&file).unwrap().contains("contention"));
+        let measured = Contention {
+            line_ns: Some(31),
+            ..Contention::default()
+        };
+        file.contention.insert("one".to_owned(), measured);
+        let text = toml::to_string(&file).unwrap();
+        let read: ProfileFile = toml::from_str(&text).unwrap();
+        assert_eq!(read.contention["one"], measured);
+        assert_eq!(read.machines["one"], policy);
     }
 
     #[test]

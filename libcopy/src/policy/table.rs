@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use super::thresholds::Policy;
 use crate::op::Op;
+use crate::transport::TransportKind;
 
 impl Policy {
     /// The table in words, one line per decision.
@@ -37,6 +38,20 @@ impl Policy {
                 most => bytes(most),
             }
         );
+        if let Some(contention) = self.contention {
+            for kind in TransportKind::ALL {
+                if let Some(copies) = contention.copies(kind) {
+                    let most = copies.source_mbs.map_or(String::new(), |rate| {
+                        format!(", {rate} MB/s of one process' memory")
+                    });
+                    let _ = writeln!(
+                        table,
+                        "{kind}, as measured for plans: {} MB/s per processor{most}, {} ns per chunk",
+                        copies.core_mbs, copies.chunk_ns
+                    );
+                }
+            }
+        }
         if let Some(kind) = self.transport {
             let _ = writeln!(table, "everything that is not eager: {kind}");
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::bands::{Band, Bands, MAX_BANDS};
+use super::contention::Contention;
 use super::executor::{Async, Executor};
 use crate::error::{Error, Result};
 use crate::op::Op;
@@ -81,6 +82,9 @@ pub struct Policy {
     /// The transport to use for everything that is not eager.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<TransportKind>,
+    /// What `libcopy tune --contention` has measured, which has a place of its own in the file.
+    #[serde(skip)]
+    pub contention: Option<Contention>,
     /// Broadcasts.
     pub bcast: Bands,
     /// Gathers.
@@ -163,6 +167,7 @@ impl Policy {
             offload_pages: 0,
             offload_verify: 0,
             transport: None,
+            contention: None,
             bcast: Bands {
                 oversubscribed: vec![small.clone()],
                 ..bands.clone()
@@ -220,6 +225,7 @@ impl Policy {
                 }
             }
         }
+        self.contention = self.contention.map(Contention::checked).transpose()?;
         Ok(self)
     }
 

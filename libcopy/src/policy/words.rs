@@ -3,6 +3,7 @@
 //! The thresholds as words of the segment, in which rank 0 hands them to the others.
 
 use super::bands::{Band, MAX_BANDS};
+use super::contention::{CONTENTION_WORDS, Contention};
 use super::executor::Async;
 use super::thresholds::Policy;
 use crate::error::Result;
@@ -11,12 +12,15 @@ use crate::topology::Topology;
 use crate::transport::TransportKind;
 
 /// Words of the policy that rank 0 hands to all.
-pub(crate) const POLICY_WORDS: usize = 64;
+pub(crate) const POLICY_WORDS: usize = 88;
 
 /// The word behind the bands.
 const SHARE_WORD: usize = 8 + 2 * Op::ALL.len() * MAX_BANDS;
 
-const _: () = assert!(SHARE_WORD + 10 < POLICY_WORDS);
+/// The first word of what was measured with several readers.
+const CONTENTION_WORD: usize = SHARE_WORD + 11;
+
+const _: () = assert!(CONTENTION_WORD + CONTENTION_WORDS <= POLICY_WORDS);
 
 impl Policy {
     /// The policy as words, for the other ranks.
@@ -44,6 +48,9 @@ impl Policy {
         words[SHARE_WORD + 8] = self.offload_pages;
         words[SHARE_WORD + 9] = self.offload_verify;
         words[SHARE_WORD + 10] = self.attach_max;
+        if let Some(contention) = self.contention {
+            words[CONTENTION_WORD..][..CONTENTION_WORDS].copy_from_slice(&contention.to_words());
+        }
         let mut slots = words[8..SHARE_WORD].chunks_exact_mut(MAX_BANDS);
         for op in Op::ALL {
             for (oversubscribed, slots) in [false, true].into_iter().zip(&mut slots) {
@@ -81,6 +88,7 @@ impl Policy {
         policy.offload_pages = words[SHARE_WORD + 8];
         policy.offload_verify = words[SHARE_WORD + 9];
         policy.attach_max = words[SHARE_WORD + 10];
+        policy.contention = Contention::from_words(&words[CONTENTION_WORD..][..CONTENTION_WORDS]);
         let mut slots = words[8..SHARE_WORD].chunks_exact(MAX_BANDS);
         for op in Op::ALL {
             for (oversubscribed, slots) in [false, true].into_iter().zip(&mut slots) {
@@ -112,6 +120,10 @@ mod tests {
         policy.transport = Some(TransportKind::Cma);
         policy.spin_us = Some(7);
         policy.attach_max = 12345;
+        policy.contention = Some(Contention {
+            port_mbs: Some(31_000),
+            ..Contention::default()
+        });
         policy.set_bands(
             Op::Gather,
             true,

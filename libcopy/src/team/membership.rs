@@ -22,7 +22,9 @@ use crate::offload::{self, Offload};
 use crate::op::{Call, Op};
 use crate::p2p::messenger::{Means, Messenger};
 use crate::p2p::registration::Registration;
-use crate::plan::{Call as PlanCall, Groups, Lengths, Operation, PlanCounts, Planned, Planner};
+use crate::plan::{
+    Call as PlanCall, Costs, Groups, Lengths, Operation, PlanCounts, Planned, Planner,
+};
 use crate::policy::{Async, Oversubscription, POLICY_WORDS, Path, Policy};
 use crate::shm::contribution::Contributions;
 use crate::shm::mailbox::{Mailbox, Source, Step, Target};
@@ -322,6 +324,7 @@ impl Team {
             Some(kind) => self.force(kind),
             None => {
                 self.forced = None;
+                self.price_anew();
                 Ok(())
             }
         }
@@ -346,6 +349,7 @@ impl Team {
             });
         }
         self.forced = Some(kind);
+        self.price_anew();
         Ok(())
     }
 
@@ -511,10 +515,15 @@ impl Team {
     /// What we do in a call.
     pub(crate) fn plan(&mut self, call: &PlanCall<'_>) -> Arc<Planned> {
         let (rank, size, groups) = (self.rank(), self.size(), self.groups());
+        let costs = match &self.planner {
+            None => self.costs(),
+            // It has its own.
+            Some(_) => Costs::BUILT_IN,
+        };
         let segment = &self.segment;
         let planner = self
             .planner
-            .get_or_insert_with(|| Planner::new(places::read(segment, size), rank, groups));
+            .get_or_insert_with(|| Planner::new(places::read(segment, size), rank, groups, costs));
         planner.plan(call)
     }
 
@@ -524,23 +533,49 @@ impl Team {
     pub fn set_groups(&mut self, most: usize) {
         let places = places::read(&self.segment, self.size());
         let groups = Groups::InOrder(most);
-        self.planner = Some(Planner::new(places, self.rank(), groups));
+        self.planner = Some(Planner::new(places, self.rank(), groups, self.costs()));
         self.is_flat = Some(false);
     }
 
-    /// Whether all ranks are one group, and nobody has set another one.
+    /// Takes [`Team::set_groups`] back. All ranks call it at the same place of their program.
+    #[doc(hidden)]
+    pub fn unset_groups(&mut self) {
+        self.planner = None;
+        self.is_flat = None;
+    }
+
+    /// What copies take here, by the transport that long ones go through: the same on all ranks, as
+    /// they agree on what is usable, on what is forced, and on the policy.
+    fn costs(&self) -> Costs {
+        let Some(contention) = self.policy.contention else {
+            return Costs::BUILT_IN;
+        };
+        let mut kinds = TransportKind::ALL.into_iter();
+        let usable = kinds.find(|kind| self.is_usable(*kind));
+        contention.costs(self.forced.or(usable).unwrap_or(TransportKind::Shm))
+    }
+
+    /// Has ways chosen by what copies take now.
+    fn price_anew(&mut self) {
+        let costs = self.costs();
+        if let Some(planner) = &mut self.planner {
+            planner.set_costs(costs);
+        }
+    }
+
+    /// Whether all ranks are one group of short reductions, and nobody has set another one.
     pub(crate) fn is_flat(&mut self) -> bool {
         if let Some(known) = self.is_flat {
             return known;
         }
-        let barrier = PlanCall {
-            operation: Operation::Barrier,
+        let allreduce = PlanCall {
+            operation: Operation::Allreduce,
             root: 0,
-            lengths: Lengths::Same(0),
+            lengths: Lengths::Same(8),
             in_rank_order: false,
-            element: 1,
+            element: 8,
         };
-        let is_flat = self.groups() == Groups::One || self.plan(&barrier).depth <= 1;
+        let is_flat = self.groups() == Groups::One || self.plan(&allreduce).depth <= 1;
         self.is_flat = Some(is_flat);
         is_flat
     }

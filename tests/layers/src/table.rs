@@ -52,7 +52,7 @@ pub const TABLE: &[Layers] = &[
             < plan/choose
             < plan/planner
             < plan
-            < policy/executor policy/bands policy/oversubscription policy/backoff policy/governor
+            < policy/executor policy/bands policy/oversubscription policy/backoff policy/governor policy/contention
             < policy/thresholds policy/monitor
             < policy/words policy/table policy/profile
             < policy/load
@@ -105,6 +105,8 @@ pub const TABLE: &[Layers] = &[
             < collective
             < p2p/calls
             < p2p
+            < tune/fit tune/forked tune/neighbours
+            < tune/contention
             < calibration tune",
     },
     Layers {
@@ -283,7 +285,9 @@ pub const TABLE: &[Layers] = &[
             bench/types/shared
             < bench/types/own
             < bench/types/results
-            < bench/rank bench/coll bench/device bench/types
+            < bench/contention bench/rank
+            < bench/coll bench/device bench/types
+            < bench/many
             < bench/command
             < bench
             < cli/commit

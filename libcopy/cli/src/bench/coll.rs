@@ -6,13 +6,14 @@
 //! changing roots), and then timed in rounds in which the peers take turns, each round
 //! beginning with another one. How many calls fit is planned from the time that is left.
 
-use super::rank::PLAIN_CMA;
+use super::rank::{FLAT, PLAIN_CMA};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use libcopy::transport::{TransportKind, probe_machine};
 use libcopy_measure::interval::Interval;
 use libcopy_measure::machine::{self, Machine};
 use libcopy_measure::output::Output;
+use libcopy_measure::pattern::ELEMENT;
 use libcopy_measure::peer_process::PeerProcess;
 use libcopy_measure::progress;
 use libcopy_measure::report::{Ratio, Report, Row};
@@ -29,7 +30,13 @@ pub enum Op {
     Gather,
     Scatter,
     Allgather,
+    Alltoall,
+    Reduce,
+    Allreduce,
 }
+
+/// Those of [`Common::ops`] where none are given.
+const OPS: [Op; 4] = [Op::Bcast, Op::Gather, Op::Scatter, Op::Allgather];
 
 impl Op {
     /// Its name in tables.
@@ -39,7 +46,15 @@ impl Op {
             Self::Gather => "gather",
             Self::Scatter => "scatter",
             Self::Allgather => "allgather",
+            Self::Alltoall => "alltoall",
+            Self::Reduce => "reduce",
+            Self::Allreduce => "allreduce",
         }
+    }
+
+    /// Whether elements are added.
+    pub fn adds(self) -> bool {
+        matches!(self, Self::Reduce | Self::Allreduce)
     }
 }
 
@@ -51,8 +66,9 @@ pub struct Common {
     #[arg(long, value_name = "LIST")]
     pub sizes: Option<sizes::Sizes>,
 
-    /// Operations
-    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Op::Bcast, Op::Gather, Op::Scatter, Op::Allgather])]
+    /// Operations; reductions add doubles [default: bcast, gather, scatter, allgather; many: bcast,
+    /// allgather, alltoall, reduce, allreduce]
+    #[arg(long, value_delimiter = ',', value_enum)]
     pub ops: Vec<Op>,
 
     /// Rounds in which the variants take turns
@@ -69,9 +85,33 @@ pub struct Common {
 
     #[command(flatten)]
     pub output: Output,
+
+    /// Whether ranks write their buffers before each call
+    #[arg(skip)]
+    pub is_written: bool,
+
+    /// When it ends, whatever is left
+    #[arg(skip)]
+    pub until: Option<Instant>,
 }
 
 impl Common {
+    /// Times of calls, with buffers written before each if that is asked for.
+    fn time(
+        &self,
+        who: &mut PeerProcess,
+        op: &str,
+        bytes: usize,
+        word: &str,
+        (warmup, count): (usize, usize),
+    ) -> Result<Vec<f64>> {
+        if self.is_written {
+            who.time_written(op, bytes, word, warmup, count)
+        } else {
+            who.time(op, bytes, word, warmup, count)
+        }
+    }
+
     fn seconds(&self) -> f64 {
         self.time.unwrap_or(if self.quick { 40.0 } else { 240.0 })
     }
@@ -116,10 +156,21 @@ pub struct PeersArgs {
 
 /// One column of the table: who does it, and what it is told.
 #[derive(Clone)]
-struct Entry {
-    variant: String,
-    peer: usize,
-    word: String,
+pub struct Entry {
+    pub variant: String,
+    /// 0 is libcopy, then as they are given.
+    pub peer: usize,
+    pub word: String,
+}
+
+impl Entry {
+    pub fn new(variant: &str, peer: usize, word: &str) -> Entry {
+        Entry {
+            variant: variant.into(),
+            peer,
+            word: word.into(),
+        }
+    }
 }
 
 /// Runs `libcopy bench coll`.
@@ -218,14 +269,10 @@ pub fn peers(args: &PeersArgs) -> Result<()> {
         names.push(name.to_owned());
         commands.push(command);
     }
-    let entry = |variant: &str, peer, word: &str| Entry {
-        variant: variant.into(),
-        peer,
-        word: word.into(),
-    };
-    let mut entries = vec![entry("libcopy", 0, "auto")];
-    entries.extend(names.iter().enumerate().map(|(i, n)| entry(n, i + 1, "-")));
-    entries.push(entry("memcpy", 0, "memcpy"));
+    let mut entries = vec![Entry::new("libcopy", 0, "auto")];
+    let others = names.iter().enumerate();
+    entries.extend(others.map(|(i, n)| Entry::new(n, i + 1, "-")));
+    entries.push(Entry::new("memcpy", 0, "memcpy"));
     // "openmpi+libcopy" is "openmpi" with libcopy_mpi.so, and compared with that.
     let (with, plain): (Vec<_>, Vec<_>) = names
         .iter()
@@ -252,21 +299,15 @@ pub fn peers(args: &PeersArgs) -> Result<()> {
         rounds: (3 * args.common.rounds / args.launches).max(2),
         ..args.common.clone()
     };
+    let others: Vec<(String, &str)> = names.iter().cloned().zip(commands).collect();
     let mut launches = Vec::new();
     for launch in 1..=args.launches {
         eprintln!("launch {launch} of {}", args.launches);
-        let directory = scratch()?;
-        let mut peers = vec![start_own(args.ranks, directory.path())?];
-        for (name, command) in names.iter().zip(&commands) {
-            let shell = ["sh", "-c", &format!("exec {command} \"$@\""), name].map(str::to_owned);
-            let started = PeerProcess::start(name, &shell, args.ranks, directory.path())?;
-            peers.push(started);
-        }
-        launches.push(compare(
+        launches.push(launch_all(
             &common,
             args.ranks,
             sizes::range(64 << 10, 16 << 20, if args.common.quick { 4 } else { 2 }),
-            &mut peers,
+            &others,
             &entries,
             ratios.clone(),
             format!(
@@ -288,6 +329,34 @@ pub fn peers(args: &PeersArgs) -> Result<()> {
     written
 }
 
+/// Starts our ranks and those of others, by their names and commands, and compares them.
+pub fn launch_all(
+    common: &Common,
+    ranks: usize,
+    default_sizes: Vec<usize>,
+    others: &[(String, &str)],
+    entries: &[Entry],
+    ratios: Vec<Ratio>,
+    title: String,
+) -> Result<Report> {
+    let directory = scratch()?;
+    let mut peers = vec![start_own(ranks, directory.path())?];
+    for (name, command) in others {
+        let shell = ["sh", "-c", &format!("exec {command} \"$@\""), name].map(str::to_owned);
+        let started = PeerProcess::start(name, &shell, ranks, directory.path())?;
+        peers.push(started);
+    }
+    compare(
+        common,
+        ranks,
+        default_sizes,
+        &mut peers,
+        entries,
+        ratios,
+        title,
+    )
+}
+
 /// The times of a row in each launch.
 fn medians<'a>(launches: &'a [Report], row: &'a Row) -> impl Iterator<Item = &'a Row> {
     let same = move |other: &&Row| {
@@ -300,8 +369,11 @@ fn medians<'a>(launches: &'a [Report], row: &'a Row) -> impl Iterator<Item = &'a
 
 /// One report of several launches: each time is the median of the launches' medians, and what is
 /// wrong in one of them is wrong.
-fn together(launches: &[Report]) -> Option<Report> {
+pub fn together(launches: &[Report]) -> Option<Report> {
     let mut report = launches.first()?.clone();
+    if launches.len() == 1 {
+        return Some(report);
+    }
     for row in &mut report.rows {
         let all: Vec<f64> = medians(launches, row).map(|r| r.time.median).collect();
         let verified = medians(launches, row).all(|r| r.verified);
@@ -383,7 +455,8 @@ fn start_own(ranks: usize, directory: &Path) -> Result<PeerProcess> {
 fn footprint(op: Op, bytes: usize, ranks: usize) -> u64 {
     let (bytes, ranks) = (bytes as u64, ranks as u64);
     match op {
-        Op::Bcast => 2 * ranks * bytes,
+        Op::Bcast | Op::Reduce | Op::Allreduce => 2 * ranks * bytes,
+        Op::Alltoall => 2 * ranks * ranks * bytes,
         _ => ranks * (ranks + 1) * bytes,
     }
 }
@@ -401,7 +474,8 @@ fn compare(
     let machine = Machine::here();
     let sizes = common.sizes.as_ref().map_or(default_sizes, |s| s.0.clone());
     let mut notes: Vec<String> = peers.iter().map(|c| c.description.clone()).collect();
-    if ranks > machine.cores {
+    let has_memcpy = entries.iter().any(|it| it.word == "memcpy");
+    if has_memcpy && ranks > machine.cores {
         notes.push(format!(
             "{ranks} ranks on {} cores: memcpy is the time in which the cores could do all \
              ranks' copies",
@@ -411,9 +485,20 @@ fn compare(
     // Half of what there is: page tables and the libraries' own buffers also want some.
     let room = machine::available_memory() / 2 / peers.len() as u64;
     let mut cells: Vec<(Option<Op>, usize)> = vec![(None, 0)];
-    for op in &common.ops {
+    let ops = if common.ops.is_empty() {
+        &OPS[..]
+    } else {
+        &common.ops
+    };
+    for op in ops {
         for bytes in &sizes {
-            if footprint(*op, *bytes, ranks) > room {
+            if op.adds() && bytes % ELEMENT > 0 {
+                notes.push(format!(
+                    "left out: {} of {}, which are no whole doubles",
+                    op.name(),
+                    sizes::short(*bytes)
+                ));
+            } else if footprint(*op, *bytes, ranks) > room {
                 notes.push(format!(
                     "left out: {} of {} (needs {} MiB of memory)",
                     op.name(),
@@ -432,7 +517,7 @@ fn compare(
             .filter(|(other, _)| *other == Some(*op))
             .count()
     };
-    let most = common.ops.iter().map(measured).max().unwrap_or(0);
+    let most = ops.iter().map(measured).max().unwrap_or(0);
     ensure!(
         most > 0,
         "nothing is left to measure, as this machine has {} MiB of memory available; see --sizes\n{}",
@@ -447,7 +532,8 @@ fn compare(
         peer: 0,
         word: "auto".into(),
     }];
-    barriers.extend(entries.iter().filter(|e| e.peer > 0).cloned());
+    let others = entries.iter().filter(|e| e.peer > 0 || e.word == FLAT);
+    barriers.extend(others.cloned());
 
     let rounds = common.rounds.max(1);
     let bar = progress::bar((cells.len() * (rounds + 1)) as u64);
@@ -455,8 +541,13 @@ fn compare(
     let mut rows = Vec::new();
     let mut round_number = 1;
     let count = cells.len();
+    let mut timed_out = Vec::new();
     for (i, (op, bytes)) in cells.into_iter().enumerate() {
         let name = op.map_or("barrier", Op::name);
+        if common.until.is_some_and(|until| Instant::now() > until) {
+            timed_out.push(format!("{name} {}", sizes::short(bytes)));
+            continue;
+        }
         bar.set_message(format!("{name} {}", sizes::short(bytes)));
         let entries: Vec<&Entry> = match op {
             Some(_) => entries.iter().collect(),
@@ -485,7 +576,7 @@ fn compare(
                     round_number += 1;
                 }
             }
-            let pilot = who.time(name, bytes, &entry.word, 1, 2)?;
+            let pilot = common.time(who, name, bytes, &entry.word, (1, 2))?;
             calls[e] = pilot.iter().copied().fold(f64::MAX, f64::min).max(0.05);
         }
         bar.inc(1);
@@ -513,7 +604,9 @@ fn compare(
                 let fit = (slice / (2.0 * calls[e] + 2.0)) as usize;
                 let warmup = (fit / 10).clamp(1, 20);
                 let n = fit.clamp(if slice > 0.0 { 2 } else { 1 }, 400);
-                timings[e].extend(peers[entry.peer].time(name, bytes, &entry.word, warmup, n)?);
+                let who = &mut peers[entry.peer];
+                let times = common.time(who, name, bytes, &entry.word, (warmup, n))?;
+                timings[e].extend(times);
             }
             bar.inc(1);
         }
@@ -536,6 +629,12 @@ fn compare(
         }
     }
     bar.finish_and_clear();
+    if !timed_out.is_empty() {
+        notes.push(format!(
+            "{ranks} ranks: left out, as the time is up: {}",
+            timed_out.join(", ")
+        ));
+    }
     Ok(Report {
         title,
         machine,

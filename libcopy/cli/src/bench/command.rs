@@ -2,7 +2,7 @@
 
 //! `libcopy bench`: its subcommands.
 
-use super::{coll, device, rank, types};
+use super::{coll, device, many, rank, types};
 use anyhow::Result;
 use clap::Subcommand;
 use libcopy_measure::gpu_owner::{self, OwnerArgs};
@@ -16,6 +16,9 @@ pub enum Bench {
     Device(device::DeviceArgs),
     /// Collectives beside MPI libraries (see `scripts/bench peers`)
     Peers(coll::PeersArgs),
+    /// What a machine with many processors should show: readers of one source, collectives by
+    /// plans, flat, simulated and beside MPI libraries (see `scripts/bench many`)
+    Many(many::ManyArgs),
     /// Derived datatypes: pack, unpack and copy beside MPI libraries and loops (see
     /// `scripts/bench types`)
     Types(types::TypesArgs),
@@ -33,6 +36,7 @@ pub fn run(bench: &Bench) -> Result<()> {
         Bench::Coll(args) => coll::coll(args),
         Bench::Device(args) => device::run(args),
         Bench::Peers(args) => coll::peers(args),
+        Bench::Many(args) => many::run(args),
         Bench::Types(args) => types::run(args),
         Bench::GpuOwner(args) => gpu_owner::serve(args),
         Bench::Rank(args) => rank::run(args),

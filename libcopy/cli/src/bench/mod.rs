@@ -4,7 +4,9 @@
 
 mod coll;
 mod command;
+pub(crate) mod contention;
 mod device;
+mod many;
 mod rank;
 mod types;
 

@@ -8,7 +8,7 @@ use clap::Args;
 use libcopy::topology;
 use libcopy::{Team, TransportKind};
 use libcopy_measure::buffer::Skewed;
-use libcopy_measure::pattern;
+use libcopy_measure::pattern::{self, ELEMENT};
 use libcopy_measure::peer_process::serve;
 use nix::time::{ClockId, clock_gettime};
 use std::path::PathBuf;
@@ -16,6 +16,9 @@ use std::time::Duration;
 
 /// The variant that does with process_vm_readv and process_vm_writev what an MPI library does.
 pub const PLAIN_CMA: &str = "cma-plain";
+
+/// The variant in which all ranks are one group.
+pub const FLAT: &str = "flat";
 
 /// `libcopy bench rank`
 #[derive(Args, Clone, Debug)]
@@ -31,6 +34,8 @@ struct Rank {
     word: Option<String>,
     one: Skewed,
     all: Skewed,
+    /// What an alltoall sends.
+    many: Skewed,
     oversubscribed: bool,
 }
 
@@ -45,6 +50,7 @@ pub fn run(args: &RankArgs) -> Result<()> {
         oversubscribed: team.size() > cores.len(),
         one: Skewed::new(0, 2 * team.rank())?,
         all: Skewed::new(0, 2 * team.rank() + 1)?,
+        many: Skewed::new(0, 2 * team.rank() + 2)?,
         word: None,
         team,
     };
@@ -61,8 +67,9 @@ impl Rank {
         };
         let bytes: usize = bytes.parse()?;
         match what {
-            "time" => {
-                let times = self.time(op, bytes, variant, first.parse()?, second.parse()?)?;
+            "time" | "written" => {
+                let counts = (first.parse()?, second.parse()?);
+                let times = self.time(op, bytes, variant, counts, what == "written")?;
                 let times: Vec<String> = times.iter().map(u64::to_string).collect();
                 Ok(format!("times {}", times.join(" ")))
             }
@@ -80,13 +87,22 @@ impl Rank {
             "bcast" => self.all.reserve(bytes.max(1), 2 * rank + 1)?,
             _ => self.all.reserve(bytes.max(1) * size, 2 * rank + 1)?,
         }
+        if op == "alltoall" {
+            self.many.reserve(bytes.max(1) * size, 2 * rank + 2)?;
+        }
         let ours = !["memcpy", PLAIN_CMA].contains(&variant);
         if ours && self.word.as_deref() != Some(variant) {
             let kind = match variant {
-                "auto" => None,
+                // "-" is what peers are told, of which another libcopy may be one.
+                "auto" | FLAT | "-" => None,
                 name => Some(name.parse::<TransportKind>()?),
             };
             self.team.set_transport(kind)?;
+            if variant == FLAT {
+                self.team.set_groups(size.max(2));
+            } else {
+                self.team.unset_groups();
+            }
             self.word = Some(variant.to_owned());
         }
         Ok(())
@@ -107,6 +123,19 @@ impl Rank {
                 team.scatter(is_root.then(|| &self.all[..total]), &mut one[..bytes], root)?;
             }
             "allgather" => team.allgather(&one[..bytes], &mut self.all[..total])?,
+            "alltoall" => team.alltoall(&self.many[..total], &mut self.all[..total])?,
+            "reduce" => {
+                let to = is_root.then(|| &mut self.all[..bytes]);
+                team.reduce_bytes(Some(&one[..bytes]), to, root, ELEMENT, pattern::add)?;
+            }
+            "allreduce" => {
+                team.allreduce_bytes(
+                    Some(&one[..bytes]),
+                    &mut self.all[..bytes],
+                    ELEMENT,
+                    pattern::add,
+                )?;
+            }
             _ => bail!("unknown operation {op:?}"),
         }
         Ok(())
@@ -165,7 +194,7 @@ impl Rank {
     /// The bytes that this rank has to move, moved by a plain memcpy: the physical limit.
     fn memcpy(&mut self, op: &str, bytes: usize) {
         let (source, target) = (&self.one[..bytes], &mut self.all);
-        let times = if op == "allgather" {
+        let times = if ["allgather", "alltoall"].contains(&op) {
             self.team.size()
         } else {
             1
@@ -181,8 +210,8 @@ impl Rank {
         op: &str,
         bytes: usize,
         variant: &str,
-        warmup: usize,
-        count: usize,
+        (warmup, count): (usize, usize),
+        is_written: bool,
     ) -> Result<Vec<u64>> {
         self.prepare(op, bytes, variant)?;
         let memcpy = variant == "memcpy";
@@ -203,7 +232,10 @@ impl Rank {
             }
         }
         self.team.barrier()?;
-        for _ in 0..count {
+        for round in 0..count {
+            if is_written {
+                self.write(op, bytes, round as u8);
+            }
             let start = clock_gettime(clock)?;
             if !memcpy {
                 self.run(op, bytes, variant, 0)?;
@@ -217,6 +249,17 @@ impl Rank {
             }
         }
         Ok(times)
+    }
+
+    /// Writes what this rank contributes, as programs do between calls: nobody else has it in a
+    /// cache then. Sums of it do not overflow.
+    fn write(&mut self, op: &str, bytes: usize, byte: u8) {
+        let total = bytes * self.team.size();
+        match op {
+            "alltoall" => self.many[..total].fill(byte & 0x3f),
+            "scatter" if self.team.rank() == 0 => self.all[..total].fill(byte & 0x3f),
+            _ => self.one[..bytes].fill(byte & 0x3f),
+        }
     }
 
     fn check(
@@ -234,7 +277,8 @@ impl Rank {
         let poison = round as u8 ^ 0x5a;
         if variant == "memcpy" {
             pattern::fill(&mut self.one[..bytes], round, rank);
-            let times = if op == "allgather" { size } else { 1 };
+            let is_all = ["allgather", "alltoall"].contains(&op);
+            let times = if is_all { size } else { 1 };
             self.all[..bytes * times].fill(poison);
             self.memcpy(op, bytes);
             let copies = self.all[..bytes * times].chunks(bytes.max(1));
@@ -250,6 +294,18 @@ impl Rank {
                 }
             }
             "scatter" => {}
+            "alltoall" => {
+                for (to, block) in self.many[..total].chunks_mut(bytes.max(1)).enumerate() {
+                    pattern::fill(block, round + 3 * to as u64, rank);
+                }
+                self.all[..total].fill(poison);
+            }
+            "reduce" | "allreduce" => {
+                for (at, element) in self.one[..bytes].chunks_exact_mut(ELEMENT).enumerate() {
+                    element.copy_from_slice(&pattern::number(round, rank, at).to_ne_bytes());
+                }
+                self.all[..bytes].fill(poison);
+            }
             _ => {
                 pattern::fill(&mut self.one[..bytes], round, rank);
                 if is_root || op == "allgather" {
@@ -261,6 +317,23 @@ impl Rank {
         Ok(match op {
             "bcast" => verdict(std::iter::once((&self.one[..bytes], root)), round),
             "scatter" => verdict(std::iter::once((&self.one[..bytes], rank)), round),
+            "alltoall" => {
+                let blocks = self.all[..total].chunks(bytes.max(1)).enumerate();
+                verdict(
+                    blocks.map(|(from, block)| (block, from)),
+                    round + 3 * rank as u64,
+                )
+            }
+            "reduce" | "allreduce" => {
+                let sums = self.all[..bytes].chunks_exact(ELEMENT).enumerate();
+                let wrong = sums
+                    .filter(|_| is_root || op == "allreduce")
+                    .find(|(at, sum)| {
+                        let all = (0..size).map(|from| pattern::number(round, from, *at));
+                        **sum != all.sum::<f64>().to_ne_bytes()
+                    });
+                wrong.map_or("ok".to_owned(), |(at, _)| format!("bad sum {at}"))
+            }
             _ if is_root || op == "allgather" => {
                 let blocks = self.all[..total].chunks(bytes.max(1));
                 verdict(blocks.enumerate().map(|(from, block)| (block, from)), round)

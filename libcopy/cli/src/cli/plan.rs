@@ -10,7 +10,9 @@ use libcopy::plan::{
     Buffer, Call, Costs, Lengths, Machine, Member, Operation, Piece, Plan, Plans, Tree, Workers,
     check,
 };
+use libcopy::policy::Policy;
 use libcopy::topology::{self, Level, Object};
+use libcopy::transport::{TransportKind, probe_machine};
 use libcopy_measure::report::{plain_table, right_aligned};
 use libcopy_measure::sample::Spread;
 use libcopy_measure::{progress, sizes, threads};
@@ -24,7 +26,7 @@ use std::path::PathBuf;
 /// What every reader of the output must know.
 pub const SIMULATED: &str = "\
 All times are simulated: flows that share the caches, ports, memories and links of a machine whose rates are
-assumed. Machines: epyc-9654, epyc-7742, xeon-8480, xeon-6148, grace, desktop; or --topology with a directory that
+assumed, or were measured by `libcopy tune --contention` where it is this one. Machines: epyc-9654, epyc-7742, xeon-8480, xeon-6148, grace, desktop; or --topology with a directory that
 has sys and proc of another one (scripts/topologies fetches some fifty).";
 
 /// Ranks at most: a plan of an alltoall has pieces for each pair.
@@ -157,11 +159,17 @@ fn chosen(args: &PlanArgs) -> Result<Chosen> {
             let object = topology::objects_below(directory);
             (directory.display().to_string(), object, Costs::BUILT_IN)
         }
-        (None, None) => (
-            "this machine".to_owned(),
-            topology::objects(),
-            Costs::BUILT_IN,
-        ),
+        (None, None) => {
+            let measured = Policy::load()?.contention;
+            let usable = probe_machine().into_iter().find(|it| it.usable);
+            let kind = usable.map_or(TransportKind::Shm, |it| it.kind);
+            let costs = measured.map_or(Costs::BUILT_IN, |it| it.costs(kind));
+            let name = match measured {
+                Some(_) => format!("this machine, as measured with {}", kind.name()),
+                None => "this machine".to_owned(),
+            };
+            (name, topology::objects(), costs)
+        }
     };
     let all = object.all();
     let cores = all
@@ -224,7 +232,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     };
     let machine = Machine::new(&chosen.object, &chosen.places, chosen.costs);
     let bytes = buffer(&call, ranks);
-    let mut all = ways(&chosen.object, &chosen.places, &call);
+    let mut all = ways(&chosen.object, &chosen.places, &call, &chosen.costs);
     let wanted: Option<Vec<Level>> = args
         .levels
         .as_ref()
@@ -244,7 +252,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     };
     let mut taken = taken.context("no way goes")?;
     for way in all.iter_mut().chain([&mut taken]) {
-        way.shape.at_once = args.at_once;
+        way.shape.at_once = way.shape.at_once.min(args.at_once);
     }
     let plans = Plans::new(&taken.tree, &call, taken.shape).all();
     let bar = progress::bar(all.len() as u64 + ORDERS);
@@ -404,7 +412,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         writeln!(
             out,
             "\nMeasured here, {ranks} threads, {times} times: {:.1} us (10th and 90th percentile: {:.1} and {:.1}); \
-             simulated with assumed rates: {:.1} us",
+             simulated: {:.1} us",
             spread.median * 1e6,
             spread.p10 * 1e6,
             spread.p90 * 1e6,

@@ -3,17 +3,20 @@
 //! `libcopy tune`: measures the machine and stores a profile.
 
 use super::rdma;
-use anyhow::{Context, Result};
+use crate::bench::contention;
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::Table;
 use libcopy::calibration;
-use libcopy::policy::RdmaProfile;
+use libcopy::policy::{Contention, RdmaProfile};
 use libcopy::topology::Topology;
+use libcopy::tune::contention::Effort;
 use libcopy::tune::{self, Profile};
 use libcopy_measure::progress;
 use libcopy_measure::report::plain_table;
 use libcopy_rdma::Method;
 use libcopy_rdma::tune::{BLOCKS, COUNTS, STEPS, Tuning, in_software, over_devices};
+use std::path::PathBuf;
 
 /// Arguments of `libcopy tune`.
 #[derive(Args, Debug)]
@@ -22,7 +25,10 @@ use libcopy_rdma::tune::{BLOCKS, COUNTS, STEPS, Tuning, in_software, over_device
     $XDG_CONFIG_HOME or ~/.config. Delete the file to return to the built-in values. \
     Which kernels pack and unpack is kept in libcopy/kernels-* below $XDG_CACHE_HOME or ~/.cache.\n\n\
     With --rdma, messages go from one end of a connection to the other: between the first two devices that can be \
-    used, or from the only one to itself. Thresholds of soft RoCE are labelled emulated: they say nothing of a card."
+    used, or from the only one to itself. Thresholds of soft RoCE are labelled emulated: they say nothing of a card.\n\n\
+    With --contention, one process after the other joins the readers of one source, near it (same last-level cache) and \
+    far from it, through each transport that works here. What follows is what plans of many ranks are chosen by: see \
+    `libcopy plan`. A distance for which there are too few processors is named and left out; built-in values stay."
 )]
 pub struct TuneArgs {
     /// Measure and print, but do not store
@@ -33,6 +39,32 @@ pub struct TuneArgs {
     /// lists are faster than packing
     #[arg(long)]
     rdma: bool,
+
+    /// Measure what several readers of one source get instead, near and far: levels, group sizes
+    /// and chunks of plans follow
+    #[arg(long, conflicts_with = "rdma")]
+    contention: bool,
+
+    /// Fewer rounds: a few seconds
+    #[arg(long, requires = "contention")]
+    quick: bool,
+
+    /// Readers of each distance, at most
+    #[arg(long, value_name = "N", requires = "contention", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
+    readers: u16,
+
+    /// Write what readers got as CSV
+    #[arg(long, value_name = "FILE", requires = "contention")]
+    csv: Option<PathBuf>,
+
+    /// Draw what readers got: FILE with the endings .png and .svg
+    #[arg(long, value_name = "FILE", requires = "contention")]
+    plot: Option<PathBuf>,
+
+    /// Try it with this number of readers of each distance, whatever processors there are: what
+    /// comes out says nothing and is not stored
+    #[arg(long, value_name = "N", requires = "contention", hide = true)]
+    oversubscribe: Option<usize>,
 
     /// The devices of both ends, or one for both
     #[arg(long, requires = "rdma", num_args = 1..=2, value_names = ["A", "B"], conflicts_with = "software")]
@@ -47,6 +79,9 @@ pub struct TuneArgs {
 pub fn run(args: &TuneArgs) -> Result<()> {
     if args.rdma {
         return run_rdma(args);
+    }
+    if args.contention {
+        return run_contention(args);
     }
     if !args.dry_run {
         calibration::check_place().context("cannot keep the kernels' table")?;
@@ -89,6 +124,42 @@ pub fn run(args: &TuneArgs) -> Result<()> {
         let path: std::path::PathBuf = Profile::save(&profile)?;
         println!("profile: {}", path.display());
         print!("{}", libcopy::policy::Policy::load()?.table());
+    }
+    Ok(())
+}
+
+fn run_contention(args: &TuneArgs) -> Result<()> {
+    // What was measured by ranks that shared processors says nothing.
+    let is_stored = !args.dry_run && args.oversubscribe.is_none();
+    if is_stored {
+        Profile::check_place()?;
+    }
+    let (csv, plot) = (args.csv.as_deref(), args.plot.as_deref());
+    contention::check(csv, plot)?;
+    let mut effort = if args.quick {
+        contention::quick()
+    } else {
+        Effort::default()
+    };
+    effort.readers = args.readers.into();
+    if let Some(readers) = args.oversubscribe {
+        println!("readers share processors: what follows says nothing of the machine");
+        effort.shared = Some(readers);
+        (effort.bytes, effort.memory) = (64 << 10, 1 << 20);
+    }
+    let outcome = contention::measure(&effort)?;
+    print!("{}", contention::table(&outcome));
+    contention::write(&outcome, csv, plot)?;
+    if let Some(why) = outcome.refused.filter(|_| args.oversubscribe.is_none()) {
+        bail!("{why}; nothing is stored: measure again while nothing else runs");
+    }
+    if outcome.contention == Contention::default() {
+        println!("nothing was measured; built-in values stay, and nothing is stored");
+    } else if is_stored {
+        let path = outcome.contention.save(&Topology::current().machine())?;
+        println!("profile: {}", path.display());
+    } else {
+        println!("not stored");
     }
     Ok(())
 }

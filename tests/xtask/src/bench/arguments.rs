@@ -3,6 +3,7 @@
 //! The command line of `scripts/bench`, whose `--help` describes it.
 
 use super::library::Origin;
+use super::settings::positive;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -14,6 +15,7 @@ pub enum Kind {
     Gpu,
     Verdict,
     Scale,
+    Many,
 }
 
 impl Kind {
@@ -27,9 +29,10 @@ impl Kind {
             "gpu" => Kind::Gpu,
             "verdict" => Kind::Verdict,
             "scale" => Kind::Scale,
+            "many" => Kind::Many,
             _ => {
                 return Err(format!(
-                    "unknown benchmark '{word}': coll, device, peers, mpi, types, gpu, verdict or scale (see --help)"
+                    "unknown benchmark '{word}': coll, device, peers, mpi, types, gpu, verdict, scale or many (see --help)"
                 ));
             }
         })
@@ -45,6 +48,7 @@ impl Kind {
             Kind::Gpu => "gpu",
             Kind::Verdict => "verdict",
             Kind::Scale => "scale",
+            Kind::Many => "many",
         }
     }
 
@@ -59,7 +63,7 @@ impl Kind {
     pub fn has_mpi(self) -> bool {
         matches!(
             self,
-            Kind::Peers | Kind::Mpi | Kind::Types | Kind::Gpu | Kind::Verdict
+            Kind::Peers | Kind::Mpi | Kind::Types | Kind::Gpu | Kind::Verdict | Kind::Many
         )
     }
 }
@@ -130,6 +134,11 @@ impl Arguments {
 
     /// The value of --ranks, which is also -n; 2 without it.
     pub fn ranks(&self) -> &str {
+        self.given_ranks().unwrap_or("2")
+    }
+
+    /// The value of --ranks, which is also -n, if there is one.
+    pub fn given_ranks(&self) -> Option<&str> {
         let short = self
             .options
             .iter()
@@ -139,7 +148,22 @@ impl Arguments {
                 "" => Some(self.options.get(at + 1)?.as_str()),
                 value => Some(value),
             });
-        self.value("ranks").or(short).unwrap_or("2")
+        self.value("ranks").or(short)
+    }
+
+    /// Numbers of ranks: those given, or powers of two up to 16 or the processors that there are.
+    pub fn rank_numbers(&self, cpus: usize) -> Result<Vec<usize>, String> {
+        if let Some(list) = self.given_ranks() {
+            let numbers: Option<Vec<usize>> = list.split(',').map(positive).collect();
+            return numbers.ok_or(format!("--ranks '{list}' is not a list of numbers"));
+        }
+        let most = cpus.clamp(2, 16);
+        let powers = [2, 4, 8, 16].into_iter();
+        let mut numbers: Vec<usize> = powers.filter(|it| *it <= most).collect();
+        if !numbers.contains(&most) {
+            numbers.push(most);
+        }
+        Ok(numbers)
     }
 
     pub fn wants_help(&self) -> bool {
@@ -188,6 +212,17 @@ mod tests {
     }
 
     #[test]
+    fn ranks_are_as_many_as_there_are_processors() {
+        let of = |line, cpus| parsed(line).unwrap().rank_numbers(cpus);
+        assert_eq!(of("many", 16).unwrap(), [2, 4, 8, 16]);
+        assert_eq!(of("many", 12).unwrap(), [2, 4, 8, 12]);
+        assert_eq!(of("many", 192).unwrap(), [2, 4, 8, 16]);
+        assert_eq!(of("many", 1).unwrap(), [2]);
+        assert_eq!(of("many --ranks 4,6", 2).unwrap(), [4, 6]);
+        assert!(of("many -n x", 2).unwrap_err().contains("--ranks 'x'"));
+    }
+
+    #[test]
     fn wrong_command_lines_say_what_is_wrong() {
         for (line, why) in [
             ("", "which benchmark?"),
@@ -218,6 +253,8 @@ mod tests {
             Kind::Types,
             Kind::Gpu,
             Kind::Verdict,
+            Kind::Scale,
+            Kind::Many,
         ] {
             assert!(script.contains(&format!("\n  {:<9}", kind.name())));
             assert_eq!(parsed(kind.name()).unwrap().kind, kind);

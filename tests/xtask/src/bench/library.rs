@@ -79,14 +79,19 @@ impl Library {
         Ok([first?, second?])
     }
 
-    /// The first one that compiles programs on this machine, if there is any; Debian's are not
-    /// installed for that.
-    pub fn any(root: &Path, origin: Origin) -> Option<Library> {
+    /// Those that compile programs on this machine; Debian's are not installed for that.
+    pub fn installed(root: &Path, origin: Origin) -> Vec<Library> {
         let found = Mpi::BOTH.map(|mpi| Library::find(root, origin, mpi).ok());
-        found.into_iter().flatten().find(|library| {
+        let compiles = |library: &Library| {
             let compiler = Command::new(&library.compiler).arg("-v").output();
             compiler.is_ok_and(|said| said.status.success())
-        })
+        };
+        found.into_iter().flatten().filter(compiles).collect()
+    }
+
+    /// The first one that compiles programs on this machine, if there is any.
+    pub fn any(root: &Path, origin: Origin) -> Option<Library> {
+        Library::installed(root, origin).into_iter().next()
     }
 
     fn find(root: &Path, origin: Origin, mpi: Mpi) -> Result<Library, String> {

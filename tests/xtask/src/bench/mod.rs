@@ -115,6 +115,7 @@ impl Bench {
             Kind::Verdict => self.verdict(),
             Kind::Peers | Kind::Mpi if self.paired.is_empty() => self.peers(),
             Kind::Peers | Kind::Mpi => self.paired.iter().try_for_each(|it| self.paired(it)),
+            Kind::Many => self.many(),
             Kind::Coll | Kind::Device | Kind::Scale => replaced_by(self.measure(&[])),
         }
     }
@@ -410,6 +411,36 @@ impl Bench {
             peers.append(&mut preloaded);
         }
         replaced_by(self.measure(&peers.concat()))
+    }
+
+    /// What a machine with many processors should show, beside the MPI libraries that it has:
+    /// nothing is installed for that.
+    fn many(&self) -> Result<(), Failure> {
+        let given = self.arguments.given_ranks();
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let ranks = self.arguments.rank_numbers(cpus)?;
+        let libraries = Library::installed(&self.root, self.arguments.from);
+        let versions: Vec<String> = libraries.iter().map(Library::version).collect();
+        say(&match &versions[..] {
+            [] => "no MPI library is installed (Debian: openmpi-bin, libopenmpi-dev, mpich, libmpich-dev): \
+                   libcopy and the model alone"
+                .to_owned(),
+            some => some.join(", "),
+        });
+        let mut words = Vec::new();
+        if given.is_none() {
+            let list: Vec<String> = ranks.iter().map(usize::to_string).collect();
+            words.extend(["--ranks".to_owned(), list.join(",")]);
+        }
+        for library in &libraries {
+            let program = self.compile_for(library, "mpi_coll")?;
+            for ranks in &ranks {
+                let mut command = library.launch(*ranks);
+                command.push(program.clone());
+                words.extend(peer(&format!("{}@{ranks}", library.mpi.name()), &command));
+            }
+        }
+        replaced_by(self.measure(&words))
     }
 
     /// Launches each program with each library in turns and compares.
