@@ -585,9 +585,10 @@ fn short(team: &mut Team) {
         // Who is no root runs ahead.
         for root in [0, 0, size - 1, 0, size - 1, size - 1, 0] {
             let mut sum = mine.clone();
-            let (send, recv) = match me == root {
-                true => (None, Some(&mut sum[..])),
-                false => (Some(&mine[..]), None),
+            let (send, recv) = if me == root {
+                (None, Some(&mut sum[..]))
+            } else {
+                (Some(&mine[..]), None)
             };
             team.reduce_bytes(send, recv, root, 4, mix_words).unwrap();
             assert!(me != root || sum == expected, "reduce of {len} bytes");

@@ -240,8 +240,9 @@ fn all_have_published(team: &mut Team, number: u64, call: impl Fn(usize) -> Call
 }
 
 /// Waits until all others have published something for this call, the next rank's first. Those who
-/// sleep until we have are woken before we may sleep ourselves. If the others come soon that is done
-/// at the end, when what we have published has left our processor: the fence would wait for that.
+/// sleep until we have are woken before we may sleep ourselves. If the others come soon that is
+/// done at the end, when what we have published has left our processor: the fence would wait for
+/// that.
 fn others_have_published(team: &mut Team, number: u64, call: impl Fn(usize) -> Call) -> Result<()> {
     let (me, size) = (team.rank(), team.size());
     let mut is_told = false;

@@ -13,10 +13,10 @@
 //! file drops all locks of the process, so a process opens the file once, even if several of its
 //! threads are ranks.
 //!
-//! What all look at while they join has its memory from the beginning. A rank reserves its board and
-//! its slot when it joins, so that they are in memory near it. Rings, of which there are as many as
-//! pairs of ranks, get theirs when their writer uses them for the first time, and are not looked at
-//! before.
+//! What all look at while they join has its memory from the beginning. A rank reserves its board
+//! and its slot when it joins, so that they are in memory near it. Rings, of which there are as
+//! many as pairs of ranks, get theirs when their writer uses them for the first time, and are not
+//! looked at before.
 //!
 //! Everything that is not ring bytes is an atomic, since peers may write at any time.
 

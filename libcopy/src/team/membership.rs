@@ -183,8 +183,9 @@ impl Team {
         Ok(team)
     }
 
-    /// The memory that the ranks share: the bytes that it takes now, and on rank 0 the name that its file had while
-    /// the others joined; `None` where the directory had no room for it (`LIBCOPY_SHM_DIR`).
+    /// The memory that the ranks share: the bytes that it takes now, and on rank 0 the name that
+    /// its file had while the others joined; `None` where the directory had no room for it
+    /// (`LIBCOPY_SHM_DIR`).
     pub fn shared_memory(&self) -> (usize, Option<&std::path::Path>) {
         self.segment.memory()
     }

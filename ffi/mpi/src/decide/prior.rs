@@ -72,8 +72,8 @@ fn faster(library: MpiImplementation, op: Op, is_nonblocking: bool) -> [Range; 3
 /// Short calls that take one step here and are faster, by oversubscription: each rank publishes its
 /// elements and reads those of all others. In microseconds, for two ranks of an AMD EPYC (Zen 3),
 /// preloaded and plain: of 4 KiB 1.3 and 2.6 to 4.1, or 3.1 to 4.4 and 6.3 to 7.4, as far as its
-/// processors were from each other, with Open MPI 4.1; of 512 bytes 0.8 to 1.3 and 1.3 to 1.6, and of
-/// 4 KiB 1.4 to 4.1 and 4.7 to 7.8 with MPICH 4.0. What is shorter takes as long in either. With
+/// processors were from each other, with Open MPI 4.1; of 512 bytes 0.8 to 1.3 and 1.3 to 1.6, and
+/// of 4 KiB 1.4 to 4.1 and 4.7 to 7.8 with MPICH 4.0. What is shorter takes as long in either. With
 /// four ranks on two processors 9.5 and 22 for 2 KiB with Open MPI.
 fn faster_in_one_step(library: MpiImplementation, op: Op, is_nonblocking: bool) -> [Range; 3] {
     use MpiImplementation::{Mpich, OpenMpi};
