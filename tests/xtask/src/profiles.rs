@@ -240,7 +240,7 @@ mod tests {
         let recv = "MPI_Recv,8,derived,2,machine,5,40,1000000,0,1000000,0,estimate";
         let profiles = [
             profile("a", &[&format!("{bcast},0.4")]),
-            profile("b", &[&format!("{recv},0.01"), &format!("{bcast},0.04")]),
+            profile("b", &[&format!("{recv},0.01"), &format!("{bcast},0.06")]),
         ];
         let text = chances(&profiles);
         let rows: Vec<&str> = text.lines().skip(1).collect();
@@ -257,7 +257,7 @@ mod tests {
             rows,
             [
                 "a,openmpi,40,10,30,0.00,10,MPI_Bcast from 2 KiB contiguous",
-                "b,openmpi,5.0,1.0,4.0,0.00,15,MPI_Bcast from 2 KiB contiguous",
+                "b,openmpi,7.0,1.5,5.5,0.00,15,MPI_Bcast from 2 KiB contiguous",
             ]
         );
     }
