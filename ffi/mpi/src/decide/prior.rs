@@ -69,18 +69,25 @@ fn faster(library: MpiImplementation, op: Op, is_nonblocking: bool) -> [Range; 3
     }
 }
 
-/// Short calls that take one step here and are faster, by oversubscription: each rank publishes its
-/// elements and reads those of all others. In microseconds, for two ranks of an AMD EPYC (Zen 3),
-/// preloaded and plain: of 4 KiB 1.3 and 2.6 to 4.1, or 3.1 to 4.4 and 6.3 to 7.4, as far as its
-/// processors were from each other, with Open MPI 4.1; of 512 bytes 0.8 to 1.3 and 1.3 to 1.6, and
-/// of 4 KiB 1.4 to 4.1 and 4.7 to 7.8 with MPICH 4.0. What is shorter takes as long in either. With
-/// four ranks on two processors 9.5 and 22 for 2 KiB with Open MPI.
-fn faster_in_one_step(library: MpiImplementation, op: Op, is_nonblocking: bool) -> [Range; 3] {
+/// Short calls that are faster, by oversubscription: a rank publishes its bytes, and the others
+/// read them. In microseconds, for two ranks of an AMD EPYC (Zen 3), plain and preloaded, as far as
+/// its processors were from each other: with Open MPI 4.1, broadcasts of 4 KiB 4.0 to 5.5 and 0.9
+/// to 2.4, alltoalls 6.6 to 7.4 and 2.8 to 4.1, reduces 4.4 to 5.0 and 1.2 to 2.1, allreduces 2.6
+/// to 7.4 and 1.3 to 4.4; with MPICH 4.0, broadcasts of 16 KiB 11 to 13 and 5, alltoalls of 8 KiB
+/// 12 and 7 to 9, reduces of 4 KiB 5.7 to 6.0 and 2.4 to 3.5, allreduces 4.7 to 7.8 and 1.4 to 4.1.
+/// Shorter and longer ones take as long in either. With four ranks on two processors an allreduce
+/// of 2 KiB takes 22 with Open MPI and 9.5 here, a reduce 10 and 5.
+fn faster_if_short(library: MpiImplementation, op: Op, is_nonblocking: bool) -> [Range; 3] {
     use MpiImplementation::{Mpich, OpenMpi};
+    /// What Open MPI sends at once is shorter, with its header.
+    const LEAST: u64 = 4000;
     match (op, library) {
         _ if is_nonblocking => [NEVER; 3],
-        (Op::Allreduce, OpenMpi) => [(4000, 8 * KIB); 3],
+        (Op::Allreduce | Op::Reduce, OpenMpi) => [(LEAST, 8 * KIB); 3],
+        (Op::Bcast | Op::Alltoall, OpenMpi) => [(LEAST, 8 * KIB), NEVER, NEVER],
         (Op::Allreduce, Mpich) => [(512, 8 * KIB); 3],
+        (Op::Reduce, Mpich) => [(LEAST, 32 * KIB); 3],
+        (Op::Bcast | Op::Alltoall, Mpich) => [(8 * KIB, 32 * KIB); 3],
         _ => [NEVER; 3],
     }
 }
@@ -94,7 +101,7 @@ const UNCLEAR: u64 = MIB;
 pub fn least(library: MpiImplementation, function: Function) -> u64 {
     let is_nonblocking = function.is_nonblocking();
     let ranges = function.op().map(|op| {
-        let short = faster_in_one_step(library, op, is_nonblocking);
+        let short = faster_if_short(library, op, is_nonblocking);
         short.into_iter().chain(faster(library, op, is_nonblocking))
     });
     ranges
@@ -134,7 +141,7 @@ pub struct Prior {
     /// Of the call.
     pub bytes: u64,
     is_long: bool,
-    /// Whether it may be faster since it takes one step.
+    /// Whether it may be faster since it is short.
     is_short: bool,
 }
 
@@ -144,7 +151,7 @@ impl Prior {
         let is_nonblocking = function.is_nonblocking();
         let [short, ranges] = match function.op() {
             Some(op) => {
-                let short = faster_in_one_step(library, op, is_nonblocking);
+                let short = faster_if_short(library, op, is_nonblocking);
                 [short, faster(library, op, is_nonblocking)]
             }
             None => [[NEVER; 3]; 2],
