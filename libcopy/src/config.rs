@@ -249,7 +249,7 @@ settings! {
     }
     "libcopy_mpi.so": {
         DISABLE = "LIBCOPY_DISABLE", "", Users, Any, "Forward every call to the MPI library if this is set to something else than 0.";
-        STATS = "LIBCOPY_STATS", "", Users, Any, "At MPI_Finalize, print whether libcopy helped, what was intercepted and what was forwarded: 1 has rank 0 print it for all ranks, ranks has each rank print its own; any other value but 0 names a file that each rank adds a line of JSON to, which libcopy mpi report reads.";
+        STATS = "LIBCOPY_STATS", "", Users, Any, "At MPI_Finalize, print whether libcopy helped, what was intercepted and what was forwarded: 1 has rank 0 print it for all ranks, ranks has each rank print its own; profile has rank 0 print where the time in MPI goes, profile:FILE has each rank add a line about that to the file (see libcopy mpi profile); any other value but 0 names a file that each rank adds a line of JSON to, which libcopy mpi report reads.";
         GOVERNOR = "LIBCOPY_GOVERNOR", "1", Few, Any, "0: intercept what the thresholds say, without measuring whether forwarding is faster (for benchmarks).";
         REDUCTIONS = "LIBCOPY_REDUCTIONS", "fixed", Users, words("fixed or any"), "Order in which reductions combine floating-point numbers: fixed (a call with the same arguments gives the same bits each time) or any (whichever way costs less, so that the last bits may change from call to call).";
         MPI_MESSAGES = "LIBCOPY_MPI_MESSAGES", "1", Users, Any, "0 on any rank: forward messages between two processes.";

@@ -57,6 +57,7 @@ fn a_rank() {
     let took = started.elapsed();
     match script.as_str() {
         "meets" => meets(&mut joined.unwrap()),
+        "takes" => takes_little(&mut joined.unwrap()),
         "forks" => forks(joined.unwrap()),
         "waits" => waits(&mut joined.unwrap()),
         "dies" => dies(&mut joined.unwrap()),
@@ -165,6 +166,39 @@ fn a_directory_without_room_is_not_needed() {
 }
 
 /// The body of that, where the directory is small; as a test of its own it does nothing.
+/// Short and long calls without pairs.
+fn takes_little(team: &mut Team) {
+    let (rank, size) = (team.rank() as u64, team.size() as u64);
+    for root in [0, team.size() - 1] {
+        let mut data = vec![rank; 100];
+        team.bcast(&mut data, root).unwrap();
+        assert_eq!(data, vec![root as u64; 100]);
+    }
+    let mut sums = vec![0; 5000];
+    let add = |from: &[u64], into: &mut [u64]| {
+        from.iter().zip(into).for_each(|(term, sum)| *sum += term);
+    };
+    team.allreduce(Some(&vec![rank; 5000]), &mut sums, add)
+        .unwrap();
+    assert_eq!(sums, vec![size * (size - 1) / 2; 5000]);
+    let sent: Vec<u64> = (0..8 * size).map(|i| rank * 10_000 + i).collect();
+    let mut received = vec![0; sent.len()];
+    team.alltoall(&sent, &mut received).unwrap();
+    for (i, value) in (0..).zip(&received) {
+        assert_eq!(*value, i / 8 * 10_000 + rank * 8 + i % 8);
+    }
+    team.barrier().unwrap();
+    let (bytes, most) = (team.shared_memory().0, team.size() << 17);
+    assert!(bytes <= most, "{bytes} of {most}");
+    team.barrier().unwrap();
+}
+
+/// 16 MiB for 128 ranks; the rings of all pairs would have 128 MiB.
+#[test]
+fn the_memory_of_a_team_grows_with_its_ranks() {
+    run_well(128, "takes", |_, _| {});
+}
+
 #[test]
 fn is_small() {
     if std::env::var(SCRIPT).is_ok_and(|script| script == "is small") {

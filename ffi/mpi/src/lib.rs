@@ -31,7 +31,8 @@
 //! `LIBCOPY_DISABLE=1` forwards everything; `LIBCOPY_STATS=1` has rank 0 print at `MPI_Finalize`
 //! whether libcopy helped, how many calls were intercepted, and how many were forwarded for each
 //! reason ([`libcopy_report`]); `ranks` has each rank print its own; with a file's name every rank
-//! adds a line to that file, which `libcopy mpi report` reads.
+//! adds a line to that file, which `libcopy mpi report` reads. `LIBCOPY_STATS=profile` has the
+//! program's calls profiled ([`library::profile`]), whoever does them.
 //! `LIBCOPY_MPI_MIN=BYTES`, the same for all ranks, intercepts everything from this size on, faster
 //! or not.
 //!
@@ -69,20 +70,25 @@ use comm::{communicator, hierarchy};
 use decide::classes::{self, Totals};
 use library::stats::Wanted;
 use library::{
-    abi, async_guard, fallback, forked, pmpi, progress, stats, times, tools, world_model,
+    abi, async_guard, fallback, forked, pmpi, profile, progress, stats, times, tools, world_model,
 };
 use std::ffi::c_int;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::panic::catch_unwind;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libcopy::refusal;
-use libcopy_report::{Job, NotAReport, Rank};
+use libcopy_report::{Job, NotAReport, Profile, Rank};
+use serde::Serialize;
 
 /// Says what was intercepted and forwarded, as `LIBCOPY_STATS` asks for it. Where all ranks ask for
 /// one report, rank 0 makes it: all of them come here, in `MPI_Finalize`.
 fn tell(wanted: &Wanted) {
+    if let Wanted::Profile(file) = wanted {
+        return tell_profile(file.as_deref());
+    }
     let mut totals = governor::totals();
     messages::add_classes(&mut totals);
     let own = own_report(&totals);
@@ -93,28 +99,55 @@ fn tell(wanted: &Wanted) {
             None => {}
         },
         Wanted::Ranks => refusal::say(&in_words(&own, &totals)),
-        Wanted::File(path) => {
-            let file = OpenOptions::new().append(true).create(true).open(path);
-            // One call, so that the lines of ranks do not mix.
-            let line = line(&own);
-            let written = file
-                .and_then(|mut file| refusal::without_signal(|| file.write_all(line.as_bytes())));
-            if let Err(error) = written {
-                abi::complain(&format!("LIBCOPY_STATS, {}: {error}", path.display()));
-            }
+        Wanted::File(path) => append(path, &line(&own)),
+        // Done above.
+        Wanted::Profile(_) => {}
+    }
+}
+
+/// Adds a line to a file.
+fn append(path: &Path, line: &str) {
+    let file = OpenOptions::new().append(true).create(true).open(path);
+    // One call, so that the lines of ranks do not mix.
+    let written =
+        file.and_then(|mut file| refusal::without_signal(|| file.write_all(line.as_bytes())));
+    if let Err(error) = written {
+        abi::complain(&format!("LIBCOPY_STATS, {}: {error}", path.display()));
+    }
+}
+
+/// Says where the time went: for all ranks if they have agreed on one report, else for this one.
+fn tell_profile(file: Option<&Path>) {
+    let (host, program) = stats::place();
+    let (rank, library) = rank_and_library();
+    let line = line(&profile::report(rank, host, program, library));
+    if let Some(path) = file {
+        return append(path, &line);
+    }
+    let all = gathered(&line).unwrap_or(line);
+    if !all.is_empty() {
+        match Profile::read(&all) {
+            Ok(profile) => refusal::say(&profile.to_string()),
+            Err(error) => abi::complain(&format!("LIBCOPY_STATS: {error}")),
         }
     }
 }
 
-/// What this rank says.
-fn own_report(totals: &Totals) -> Rank {
+/// The rank in `MPI_COMM_WORLD`, -1 where that is not known, and the MPI library's name.
+fn rank_and_library() -> (i64, &'static str) {
     let abi = abi::get();
-    let library = abi.map_or("no library that we know", |abi| abi.name);
     let mut rank = -1;
     if let Ok(abi) = abi {
         // SAFETY: a communicator that is there until MPI_Finalize, and a writable output.
         unsafe { pmpi::comm_rank(abi.world, &mut rank) };
     }
+    let library = abi.map_or("no library that we know", |abi| abi.name);
+    (i64::from(rank), library)
+}
+
+/// What this rank says.
+fn own_report(totals: &Totals) -> Rank {
+    let (rank, library) = rank_and_library();
     let named = |numbers: &[(&str, u64)]| {
         let numbers = numbers.iter();
         numbers.map(|(name, n)| ((*name).to_owned(), *n)).collect()
@@ -127,11 +160,11 @@ fn own_report(totals: &Totals) -> Rank {
         off: off.chain(messages::why_off()).collect(),
         bootstrap: bootstrap::summary(),
         classes: classes::listed(totals),
-        ..stats::rank(i64::from(rank), library)
+        ..stats::rank(rank, library)
     }
 }
 
-fn line(rank: &Rank) -> String {
+fn line(rank: &impl Serialize) -> String {
     let mut line = serde_json::to_string(rank).unwrap_or_default();
     line.push('\n');
     line
@@ -141,22 +174,24 @@ fn line(rank: &Rank) -> String {
 /// say each its own.
 fn job(own: &Rank) -> Option<Result<Job, NotAReport>> {
     let line = line(own);
-    let world = bootstrap::world().filter(|world| world.has(feature::REPORT));
-    let (Ok(abi), Some(world)) = (abi::get(), world) else {
-        return Some(Job::read(&line));
-    };
-    let all = if world.is_whole() || world.everywhere {
-        own_collectives::gather(abi, abi.world, &line, world.size)
+    let all = gathered(&line).unwrap_or(line);
+    (!all.is_empty()).then(|| Job::read(&all))
+}
+
+/// The lines of all ranks for one of them, none for the others. `None` where each rank says its
+/// own: they have not agreed on one report, or the MPI library fails.
+fn gathered(line: &str) -> Option<String> {
+    let world = bootstrap::world().filter(|world| world.has(feature::REPORT))?;
+    let abi = abi::get().ok()?;
+    if world.is_whole() || world.everywhere {
+        own_collectives::gather(abi, abi.world, line, world.size)
     } else {
         // One of each machine: others may not have this library.
         own_collectives::among(abi, &world.ranks, |comm| {
-            own_collectives::gather(abi, comm, &line, world.ranks.len())
+            own_collectives::gather(abi, comm, line, world.ranks.len())
         })
         .flatten()
-    };
-    // Where the MPI library fails, each rank says its own.
-    let all = all.unwrap_or(line);
-    (!all.is_empty()).then(|| Job::read(&all))
+    }
 }
 
 /// What this rank says, for people.
@@ -250,8 +285,12 @@ fn end() {
 /// Says what lower layers call back: run when the library is loaded, as a tool may wrap whatever
 /// comes first.
 extern "C" fn register() {
-    if stats::are_wanted() {
-        times::start();
+    if let Some(wanted) = stats::wanted() {
+        let is_profile = matches!(wanted, Wanted::Profile(_));
+        if is_profile {
+            profile::start();
+        }
+        times::start(is_profile);
     }
     async_guard::attach();
     world_model::register(begin_end, end);

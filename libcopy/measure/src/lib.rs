@@ -6,6 +6,7 @@
 
 pub mod buffer;
 pub mod gpu_owner;
+pub mod heat_map;
 pub mod interval;
 pub mod layouts;
 pub mod machine;

@@ -31,7 +31,13 @@ pub struct Row {
 const COLOURS: [&str; 6] = [
     "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#606060", "#56b4e9",
 ];
-const FONT: &str = "font-family=\"DejaVu Sans, Helvetica, Arial, sans-serif\"";
+/// Of all texts of figures that are written here.
+pub(crate) const FONT: &str = "font-family=\"DejaVu Sans, Helvetica, Arial, sans-serif\"";
+
+/// A text as SVG has it.
+pub(crate) fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;")
+}
 
 /// Draws it as SVG.
 pub fn draw(figure: &Figure) -> String {
@@ -51,7 +57,6 @@ pub fn draw(figure: &Figure) -> String {
     // The title needs as much, and the notes.
     let width = (left + (panel + 24.0) * figure.panels.len() as f64).max(960.0);
     let height = top + row * rows as f64 + 56.0;
-    let escape = |text: &str| text.replace('&', "&amp;").replace('<', "&lt;");
     let mut svg = String::new();
     let write = |svg: &mut String, x: f64, y: f64, size: f64, anchor: &str, text: &str| {
         let _ = writeln!(

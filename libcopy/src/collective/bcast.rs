@@ -54,7 +54,7 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
             };
             let jobs: Vec<_> = arrivals.iter().map(job).collect();
             for job in &jobs {
-                team.mailbox.open_claims(job.leaf);
+                team.mailbox.open_claims(job.leaf)?;
             }
             let shared = jobs.iter().all(|job| job.is_shareable(kind));
             let rts = Rts {

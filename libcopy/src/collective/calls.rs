@@ -9,7 +9,7 @@ use bytemuck::{
 
 use super::alltoall::Side;
 use super::division::{Division, Parts, Scaled, in_bytes, own_part};
-use super::{allgather, alltoall, bcast, gather, planned, reduce, scatter};
+use super::{allgather, alltoall, bcast, direct, gather, planned, reduce, scatter};
 use crate::error::{Error, Result, Value};
 use crate::offload;
 use crate::op::{Call, Op, UNSAID};
@@ -26,12 +26,12 @@ impl Team {
         if self.size() == 1 {
             return self.check_home();
         }
-        let result =
-            self.begin(Call::new(Op::Barrier, 0, 0))
-                .and_then(|()| match planned::barrier(self) {
-                    Some(result) => result,
-                    None => self.mailbox.barrier(),
-                });
+        let result = self.begin(Call::new(Op::Barrier, 0, 0)).and_then(|()| {
+            if direct::takes(self, 0) {
+                return direct::barrier(self);
+            }
+            planned::barrier(self).unwrap_or_else(|| self.mailbox.barrier())
+        });
         self.settle(result)
     }
 
@@ -359,6 +359,9 @@ impl Team {
             let incoming = Division::equal(recv.len(), team.size(), "buffer of an alltoall")?;
             let part = send.len() / team.size();
             own_part(part, recv.len() / team.size())?;
+            if direct::takes_parts(team, send.len()) {
+                return direct::alltoall(team, send, recv, part);
+            }
             let decision = team.decide(Op::Alltoall, part);
             if let Some(kind) = planned::takes(team, decision) {
                 return planned::alltoall(team, send, recv, part, kind);
@@ -571,6 +574,10 @@ impl Team {
             Division::parts(parts, send.len(), team.size(), false)?;
             own_part(recv.len(), counts[team.rank()])?;
             let (from, to) = (send.as_ptr(), recv.as_mut_ptr());
+            if direct::takes(team, send.len()) {
+                // SAFETY: likewise.
+                return unsafe { direct::reduce_scatter(team, (from, to), counts, &mut combine) };
+            }
             // SAFETY: both are borrowed; the counts were checked against their lengths.
             unsafe { planned::reduce_scatter(team, (from, to), counts, element, &mut combine) }
         })

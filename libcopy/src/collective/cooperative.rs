@@ -225,7 +225,7 @@ impl Team {
                 offset: division.part(job.leaf).0 as u64,
                 shared,
             };
-            self.mailbox.open_claims(job.leaf);
+            self.mailbox.open_claims(job.leaf)?;
             self.mailbox
                 .tell(Target::One(job.leaf), Step::Rts, job.call, rts.to_words())?;
         }

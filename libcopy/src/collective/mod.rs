@@ -16,6 +16,7 @@ mod alltoall;
 mod bcast;
 mod calls;
 mod cooperative;
+mod direct;
 mod division;
 mod gather;
 #[doc(hidden)]

@@ -628,7 +628,8 @@ impl Exchange<'_, '_> {
         len: usize,
         is_write: bool,
     ) -> Result<()> {
-        let (rank, buffer, at) = (span.rank, index(span.buffer), span.at + start);
+        let (rank, buffer) = (span.rank, index(span.buffer));
+        let at = span.at.saturating_add(start);
         let place = if rank == self.team.rank() {
             Some(self.own(buffer, at, len)?)
         } else {

@@ -2,14 +2,14 @@
 
 //! Reductions, by plans: every element is combined by one rank, so that all get the same result
 //! even where rounding depends on the order, which the call and the ranks' tree alone decide. The
-//! operation must be commutative.
+//! operation must be commutative. Short ones are combined by all ranks, in the same order.
 //!
 //! Where copy engines are to move bytes while the program goes on (`LIBCOPY_ASYNC`), the ranks
 //! combine a slice each, and the slices are gathered as any others are.
 
 use super::division::{Division, Parts, slices};
 use super::planned::{self, Combine};
-use super::{allgather, gather};
+use super::{allgather, direct, gather};
 use crate::error::{Allowed, Error, Result};
 use crate::offload;
 use crate::op::Op;
@@ -52,6 +52,10 @@ pub(super) unsafe fn to_root(
     combine: Combine<'_>,
 ) -> Result<()> {
     whole_elements(len, element)?;
+    if direct::takes(team, len) {
+        // SAFETY: the caller's promise.
+        return unsafe { direct::reduce(team, root, (from, to, len), element, combine) };
+    }
     if !offloads(team, Op::Gather, len, element) {
         // SAFETY: the caller's promise.
         return unsafe { planned::reduce(team, root, (from, to, len), element, combine) };
@@ -96,6 +100,10 @@ pub(super) unsafe fn to_all(
 ) -> Result<()> {
     let (to, len) = (recv.as_mut_ptr(), recv.len());
     whole_elements(len, element)?;
+    if direct::takes(team, len) {
+        // SAFETY: the caller's promise.
+        return unsafe { direct::allreduce(team, (from, to, len), element, combine) };
+    }
     if !offloads(team, Op::Allgather, len, element) {
         // SAFETY: the caller's promise.
         return unsafe { planned::allreduce(team, (from, to, len), element, combine) };

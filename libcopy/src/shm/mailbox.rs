@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use super::claims::End;
-use super::ring::{Counter, ReaderState, WriterState};
+use super::ring::{Counter, Head, ReaderState, WriterState};
 use super::segment::{LINE, Segment};
 use super::sync::Ordering;
 use super::wait::Waiter;
@@ -134,6 +134,14 @@ const AHEAD: usize = 8;
 const ROOMY_PAIR: usize = 256 << 10;
 const ROOMY_CAST: usize = 1 << 20;
 
+/// How far a source's writer is; `None` as long as it has not written anything.
+fn head(segment: &Segment, from: Source) -> Option<&Head> {
+    match from {
+        Source::One(rank) => segment.pair_head_if_open(rank),
+        Source::Cast(rank) => segment.cast_head_if_open(rank),
+    }
+}
+
 /// Rounds up to what a payload occupies.
 fn padded(len: usize) -> usize {
     len.next_multiple_of(LINE)
@@ -150,6 +158,9 @@ pub(crate) struct Mailbox {
     pub(crate) sequence: u64,
     out: Vec<WriterState>,
     cast: WriterState,
+    /// Bytes of the rings that we write that have memory; 0: nobody looks at them.
+    out_memory: Vec<usize>,
+    cast_memory: usize,
     inbox: Vec<ReaderState>,
     casts: Vec<ReaderState>,
     epoch: u64,
@@ -176,6 +187,8 @@ impl Mailbox {
                 .map(|_| WriterState::new(pair.min(FIRST_PAIR), pair, LINE))
                 .collect(),
             cast: WriterState::new(cast.min(FIRST_CAST), cast, LINE),
+            out_memory: vec![0; size],
+            cast_memory: 0,
             inbox: (0..size)
                 .map(|_| ReaderState::new(pair.min(FIRST_PAIR), pair, LINE))
                 .collect(),
@@ -206,13 +219,18 @@ impl Mailbox {
             return Ok(());
         }
         let epoch = self.epoch;
-        self.wait_listening(|_| true, || barrier.passed(epoch))
+        self.wait_listening(|_| true, || (), || barrier.passed(epoch))
     }
 
-    /// Waits until `ready`. Fails if a rank has sent something for the operation with our number
-    /// that is of another call: it may have gone on further than its records of calls reach
-    /// ([`Waiter::wait`] compares these).
-    fn wait_listening(&self, from: impl Fn(usize) -> bool, ready: impl Fn() -> bool) -> Result<()> {
+    /// Waits until `ready`, with a note as in [`Waiter::wait_noted`]. Fails if a rank has sent
+    /// something for the operation with our number that is of another call: it may have gone on
+    /// further than its records of calls reach ([`Waiter::wait`] compares these).
+    pub(crate) fn wait_listening(
+        &self,
+        from: impl Fn(usize) -> bool,
+        note: impl Fn(),
+        ready: impl Fn() -> bool,
+    ) -> Result<()> {
         let (heard, mine) = (Cell::new(None), self.waiter.call());
         let differs = |call: &Call| (call.op, call.root) != (mine.op, mine.root);
         let listen = || {
@@ -222,7 +240,11 @@ impl Mailbox {
                 heard.set(others.find_map(call));
             }
         };
-        self.waiter.wait_noted(from, listen, || match heard.take() {
+        let note = || {
+            note();
+            listen();
+        };
+        self.waiter.wait_noted(from, note, || match heard.take() {
             _ if ready() => Ok(Some(())),
             Some((rank, theirs)) => Err(self.waiter.mismatch(rank, theirs, mine)),
             None => Ok(None),
@@ -230,8 +252,29 @@ impl Mailbox {
     }
 
     /// Opens the copy that we share with a leaf; before it is told.
-    pub(crate) fn open_claims(&self, leaf: usize) {
+    pub(crate) fn open_claims(&mut self, leaf: usize) -> Result<()> {
+        self.reserve(Target::One(leaf), 0)?;
         self.segment.claims(self.rank, leaf).open(self.sequence);
+        Ok(())
+    }
+
+    /// Has the ring for a target have memory for the first `bytes` bytes, and for as many as it
+    /// uses. Until it has some, readers take it for empty.
+    #[inline]
+    fn reserve(&mut self, to: Target, bytes: usize) -> Result<()> {
+        let (memory, ring) = match to {
+            Target::One(rank) => (&mut self.out_memory[rank], &self.out[rank]),
+            Target::All => (&mut self.cast_memory, &self.cast),
+        };
+        let wanted = bytes.max(ring.capacity());
+        if wanted > *memory {
+            match to {
+                Target::One(rank) => self.segment.open_pair(rank, wanted)?,
+                Target::All => self.segment.open_cast(wanted)?,
+            }
+            *memory = wanted;
+        }
+        Ok(())
     }
 
     /// Claims one of `pieces` of a copy that a root and a leaf share, if any is left.
@@ -343,10 +386,16 @@ impl Mailbox {
     /// empty; returns whether it has enough now.
     fn grow(&mut self, to: Target, len: usize) -> Result<bool> {
         let needed = LINE + padded(len);
-        let roomy = match to {
-            Target::One(_) => ROOMY_PAIR,
-            Target::All => ROOMY_CAST,
+        let (ring, roomy) = match to {
+            Target::One(rank) => (&self.out[rank], ROOMY_PAIR),
+            Target::All => (&self.cast, ROOMY_CAST),
         };
+        if !ring.is_short(needed) {
+            return Ok(true);
+        }
+        let wanted = needed.max(needed.saturating_mul(AHEAD).min(roomy));
+        let capacity = ring.capacity_for(wanted);
+        self.reserve(to, capacity)?;
         let me = self.rank;
         let Outlet {
             segment,
@@ -354,10 +403,6 @@ impl Mailbox {
             tails,
             ..
         } = self.outlet(to);
-        if !ring.is_short(needed) {
-            return Ok(true);
-        }
-        let wanted = needed.max(needed.saturating_mul(AHEAD).min(roomy));
         let head = match to {
             Target::One(rank) => segment.pair_head(me, rank),
             Target::All => segment.cast_head(me),
@@ -392,6 +437,7 @@ impl Mailbox {
         call: Call,
         words: [u64; WORDS],
     ) -> Result<()> {
+        self.reserve(to, 0)?;
         self.wait_room(to, LINE)?;
         let line = Header {
             step,
@@ -484,10 +530,13 @@ impl Mailbox {
 
     /// Bytes that are there, without wrapping around.
     fn available(&mut self, from: Source, wanted: usize) -> Result<usize> {
-        let (segment, me) = (&self.segment, self.rank);
-        match from {
-            Source::One(rank) => self.inbox[rank].available(wanted, segment.pair_head(rank, me)),
-            Source::Cast(rank) => self.casts[rank].available(wanted, segment.cast_head(rank)),
+        let ring = match from {
+            Source::One(rank) => &mut self.inbox[rank],
+            Source::Cast(rank) => &mut self.casts[rank],
+        };
+        match head(&self.segment, from) {
+            Some(head) => ring.available(wanted, head),
+            None => Ok(0),
         }
     }
 
@@ -542,8 +591,14 @@ impl Mailbox {
             || {
                 for rank in (0..size).filter(|rank| *rank != me) {
                     let bytes = match sources(rank) {
-                        Some(Source::One(r)) => inbox[r].available(1, segment.pair_head(r, me))?,
-                        Some(Source::Cast(r)) => casts[r].available(1, segment.cast_head(r))?,
+                        Some(from) => {
+                            let ring = match from {
+                                Source::One(r) => &mut inbox[r],
+                                Source::Cast(r) => &mut casts[r],
+                            };
+                            let head = head(segment, from);
+                            head.map_or(Ok(0), |head| ring.available(1, head))?
+                        }
                         None => 0,
                     };
                     let room = match targets(rank) {
@@ -566,12 +621,9 @@ impl Mailbox {
     /// Waits for the next header.
     pub(crate) fn take(&mut self, from: Source) -> Result<Header> {
         while self.available(from, LINE)? == 0 {
-            let (rank, me) = (from.rank(), self.rank);
-            let is_there = || match from {
-                Source::One(_) => self.inbox[rank].peek(LINE, self.segment.pair_head(rank, me)),
-                Source::Cast(_) => self.casts[rank].peek(LINE, self.segment.cast_head(rank)),
-            };
-            self.wait_listening(|other| other == rank, || is_there().is_some())?;
+            let rank = from.rank();
+            let is_there = || self.peek(from).is_some();
+            self.wait_listening(|other| other == rank, || (), is_there)?;
         }
         // SAFETY: a line is there, and `source` is aligned to it. A peer that writes to it now is
         // buggy; whatever is read is checked.
@@ -580,21 +632,22 @@ impl Mailbox {
         Header::decode(line)
     }
 
+    /// Where the next header is, if it is there. Nothing is taken.
+    fn peek(&self, from: Source) -> Option<usize> {
+        let ring = match from {
+            Source::One(rank) => &self.inbox[rank],
+            Source::Cast(rank) => &self.casts[rank],
+        };
+        ring.peek(LINE, head(&self.segment, from)?)
+    }
+
     /// What a rank has called, if it has sent something for our operation that we have not taken.
     pub(crate) fn unread(&self, rank: usize) -> Option<Call> {
-        let me = self.rank;
-        let (cast, pair) = (
-            self.segment.cast_head(rank),
-            self.segment.pair_head(rank, me),
-        );
         let places = [
+            (self.peek(Source::Cast(rank)), self.segment.cast_bytes(rank)),
             (
-                self.casts[rank].peek(LINE, cast),
-                self.segment.cast_bytes(rank),
-            ),
-            (
-                self.inbox[rank].peek(LINE, pair),
-                self.segment.pair_bytes(rank, me),
+                self.peek(Source::One(rank)),
+                self.segment.pair_bytes(rank, self.rank),
             ),
         ];
         let headers = places.into_iter().filter_map(|(position, base)| {

@@ -3,8 +3,8 @@
 //! Memory that the ranks of a team share, and what goes through it: rings, messages, a barrier,
 //! waiting.
 //!
-//! [`segment`] lays the memory out. [`ring`], [`doorbell`], [`barrier`], [`board`], [`claims`] and
-//! [`reports`] are protocols on words in it, which `loom` checks through [`sync`]. [`wait`] waits
+//! [`segment`] lays the memory out. [`ring`], [`doorbell`], [`barrier`], [`board`], [`contribution`],
+//! [`claims`] and [`reports`] are protocols on words in it, which `loom` checks through [`sync`]. [`wait`] waits
 //! for peers and notices who died, by [`turns`]; [`mailbox`] sends and receives messages.
 //! [`meeting`] is how ranks that do not see one file meet. [`anonymous`] is memory of processes
 //! that are no team.
@@ -13,6 +13,7 @@ pub mod anonymous;
 pub(crate) mod barrier;
 pub(crate) mod board;
 pub mod claims;
+pub(crate) mod contribution;
 pub(crate) mod doorbell;
 pub(crate) mod mailbox;
 pub(crate) mod meeting;

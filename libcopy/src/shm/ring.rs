@@ -69,6 +69,16 @@ impl WriterState {
         ((self.head - self.start) % self.capacity) as usize
     }
 
+    /// Bytes of the ring that are used, counted from its start.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity as usize
+    }
+
+    /// The capacity that [`Self::grow`] gives the ring for `wanted` bytes.
+    pub(crate) fn capacity_for(&self, wanted: usize) -> usize {
+        (wanted as u64).next_multiple_of(STEP).min(self.most) as usize
+    }
+
     /// Whether the ring has too little memory for `wanted` bytes at a time, and there is more.
     #[inline]
     pub(crate) fn is_short(&self, wanted: usize) -> bool {
@@ -86,7 +96,7 @@ impl WriterState {
         if !self.is_empty(tails)? {
             return Ok(false);
         }
-        let capacity = (wanted as u64).next_multiple_of(STEP).min(self.most);
+        let capacity = self.capacity_for(wanted) as u64;
         if capacity > self.capacity {
             (self.start, self.capacity) = (self.head, capacity);
             // Readers look at these only behind a `written` that is stored later.

@@ -13,6 +13,11 @@
 //! file drops all locks of the process, so a process opens the file once, even if several of its
 //! threads are ranks.
 //!
+//! What all look at while they join has its memory from the beginning. A rank reserves its board and
+//! its slot when it joins, so that they are in memory near it. Rings, of which there are as many as
+//! pairs of ranks, get theirs when their writer uses them for the first time, and are not looked at
+//! before.
+//!
 //! Everything that is not ring bytes is an atomic, since peers may write at any time.
 
 use std::fs::{File, OpenOptions};
@@ -24,12 +29,14 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::statvfs::fstatvfs;
 use nix::unistd::geteuid;
 
 use super::anonymous;
 use super::barrier::Barrier;
 use super::board::{Board, RANK_WORDS, REQUESTS};
 use super::claims::Claims;
+use super::contribution::{self, Contribution};
 use super::doorbell::Doorbell;
 use super::meeting::{self, Directory, Failed, Guest, Host, Reply};
 use super::reports::Reports;
@@ -44,7 +51,7 @@ use crate::process::Home;
 use crate::team::key::TeamKey;
 
 /// Set as the last step of making the segment: "libcopy" and the version of the layout.
-const READY: u64 = u64::from_le_bytes(*b"libcopy\x01");
+const READY: u64 = u64::from_le_bytes(*b"libcopy\x02");
 
 /// Most ranks a team may have.
 pub(crate) const MAX_RANKS: usize = 64 * RANK_WORDS;
@@ -64,6 +71,13 @@ pub(crate) const ROOM: usize = 32 << 10;
 /// Bytes of a rank's slot, which has the buffers of a short call. Its rooms are the same memory: of
 /// a call whose buffers are in slots nothing is asked for.
 pub(crate) const SLOT: usize = REQUESTS * ROOM;
+
+/// Bytes of a rank's own part: its board, its contributions, and its slot on pages behind.
+const OWN: usize = CONTRIBUTIONS + CONTRIBUTIONS_LEN + SLOT;
+/// Where the contributions are in it, and their bytes.
+const CONTRIBUTIONS: usize = size_of::<Board>().next_multiple_of(128);
+const CONTRIBUTIONS_LEN: usize =
+    (CONTRIBUTIONS + 2 * size_of::<Contribution>()).next_multiple_of(4096) - CONTRIBUTIONS;
 
 /// Words of a text that says why a rank could not join.
 const REASON_WORDS: usize = 48;
@@ -129,7 +143,23 @@ pub(crate) struct RankBlock {
     pub(crate) arrivals: [AtomicU64; RANK_WORDS],
     /// 1 once the rank leaves and receives no more messages.
     pub(crate) deaf: AtomicU64,
+    /// 1 once the rank's ring to all others has memory.
+    cast_is_open: AtomicU64,
+    /// A bit for each rank whose ring to this one has memory.
+    pairs_are_open: [AtomicU64; RANK_WORDS],
 }
+
+/// What the two ends of the ring between two ranks share, in front of its bytes.
+#[repr(C, align(128))]
+struct PairLines {
+    head: Head,
+    tail: Counter,
+    claims: Claims<16>,
+}
+
+/// Bytes in front of the ring between two ranks: a page, so that its bytes begin on one.
+const PAIR_LINES: usize = 4096;
+const _: () = assert!(size_of::<PairLines>() <= PAIR_LINES);
 
 /// How many operations a rank that only sends small messages may be ahead of one that hangs in
 /// another operation, and still be found out.
@@ -150,15 +180,12 @@ struct Plan {
     pair_ring: usize,
     bcast_ring: usize,
     blocks: usize,
-    pair_heads: usize,
-    pair_tails: usize,
-    cast_heads: usize,
-    cast_tails: usize,
-    claims: usize,
-    boards: usize,
-    slots: usize,
-    pair_bytes: usize,
-    cast_bytes: usize,
+    /// Where the ranks' own parts begin; everything before has memory from the beginning.
+    own: usize,
+    /// Where the rings to all begin, and the bytes in front of one.
+    casts: usize,
+    cast_lines: usize,
+    pairs: usize,
     total: usize,
 }
 
@@ -170,34 +197,42 @@ impl Plan {
             end = (start + bytes).next_multiple_of(4096);
             start
         };
-        let counter = size_of::<Counter>();
         place(size_of::<Preamble>());
         let blocks = place(size * size_of::<RankBlock>());
-        let pair_heads = place(size * size * size_of::<Head>());
-        let pair_tails = place(size * size * counter);
-        let cast_heads = place(size * size_of::<Head>());
-        let cast_tails = place(size * size * counter);
-        let claims = place(size * size * counter);
-        let pair_bytes = place(size * size * pair_ring);
-        let cast_bytes = place(size * bcast_ring);
-        let boards = place(size * size_of::<Board>());
-        let slots = place(size * SLOT);
+        let own = place(size * OWN);
+        let lines = size_of::<Head>() + size * size_of::<Counter>();
+        let cast_lines = lines.next_multiple_of(4096);
+        let casts = place(size * (cast_lines + bcast_ring).next_multiple_of(4096));
+        let pairs = place(size * size * (PAIR_LINES + pair_ring).next_multiple_of(4096));
         Plan {
             size,
             pair_ring,
             bcast_ring,
             blocks,
-            pair_heads,
-            pair_tails,
-            cast_heads,
-            cast_tails,
-            claims,
-            boards,
-            slots,
-            pair_bytes,
-            cast_bytes,
+            own,
+            casts,
+            cast_lines,
+            pairs,
             total: end,
         }
+    }
+
+    /// Where a rank's own part begins.
+    fn own(&self, rank: usize) -> usize {
+        self.own + rank * OWN
+    }
+
+    /// Where the ring from one rank to all begins, with its lines.
+    fn cast(&self, from: usize) -> usize {
+        assert!(from < self.size);
+        self.casts + from * (self.cast_lines + self.bcast_ring).next_multiple_of(4096)
+    }
+
+    /// Where that from one rank to another begins.
+    fn pair(&self, from: usize, to: usize) -> usize {
+        assert!(from < self.size && to < self.size);
+        let index = from * self.size + to;
+        self.pairs + index * (PAIR_LINES + self.pair_ring).next_multiple_of(4096)
     }
 }
 
@@ -238,13 +273,6 @@ pub(crate) struct Blueprint {
     pub(crate) policy: [u64; POLICY_WORDS],
     /// Whether somebody has chosen the directory.
     pub(crate) is_chosen: bool,
-}
-
-impl Blueprint {
-    /// Bytes of the segment for `size` ranks.
-    pub(crate) fn bytes(&self, size: usize) -> usize {
-        Plan::new(size, self.pair_ring, self.bcast_ring).total
-    }
 }
 
 impl Segment {
@@ -372,19 +400,13 @@ impl Segment {
     }
 
     fn make(place: Place, file: Arc<File>, plan: Plan, blueprint: &Blueprint) -> Result<Self> {
+        // All that it may take, so that rings find room when they are used.
+        has_room(&file, plan.total)
+            .and_then(|()| mapping::set_len(&file, plan.total))
+            .map_err(|error| no_room(plan.total, &place, plan.size, error))?;
         // Reserve now: a tmpfs that is full would otherwise kill us in the middle of a copy.
-        mapping::reserve(&file, 0, plan.total).map_err(|error| {
-            Error::system(
-                format!(
-                    "reserving {} KiB in {} for a team of {} (give it more room, or choose another \
-                     tmpfs with LIBCOPY_SHM_DIR)",
-                    plan.total >> 10,
-                    place.name(),
-                    plan.size
-                ),
-                error,
-            )
-        })?;
+        mapping::reserve(&file, 0, plan.own)
+            .map_err(|error| no_room(plan.own, &place, plan.size, error))?;
         let size = plan.size;
         let segment = Self::map(place, file, 0, plan)?;
         let preamble = segment.preamble();
@@ -450,6 +472,7 @@ impl Segment {
 
     /// Makes us alive in the eyes of the others.
     fn take_rank(&self) -> Result<()> {
+        self.reserve(self.plan.own(self.rank), OWN)?;
         let in_use = || Error::InUse {
             what: format!("rank {}", self.rank),
         };
@@ -586,9 +609,11 @@ impl Segment {
         }
     }
 
-    /// Its bytes, and the name that the file had while ranks joined, if it had one.
+    /// The bytes that it takes, and the name that the file had while ranks joined, if it had one.
     pub(crate) fn memory(&self) -> (usize, Option<&Path>) {
-        (self.plan.total, self.place.path.as_deref())
+        let taken = self.file.metadata().map(|file| 512 * file.blocks());
+        let bytes = taken.map_or(self.plan.casts, |bytes| bytes as usize);
+        (bytes, self.place.path.as_deref())
     }
 
     /// Entry `index` of the table that starts at byte `table`.
@@ -607,41 +632,95 @@ impl Segment {
         self.entry(self.plan.blocks, rank)
     }
 
-    fn index(&self, from: usize, to: usize) -> usize {
-        assert!(from < self.plan.size && to < self.plan.size);
-        from * self.plan.size + to
+    fn pair_lines(&self, from: usize, to: usize) -> &PairLines {
+        self.entry(self.plan.pair(from, to), 0)
     }
 
-    /// Counter of the bytes that `from` wrote to `to` alone.
+    /// Counter of the bytes that `from` wrote to `to` alone; once that ring is open.
     pub(crate) fn pair_head(&self, from: usize, to: usize) -> &Head {
-        self.entry(self.plan.pair_heads, self.index(from, to))
+        &self.pair_lines(from, to).head
     }
 
     /// Counter of those that `to` is done with.
     pub(crate) fn pair_tail(&self, from: usize, to: usize) -> &Counter {
-        self.entry(self.plan.pair_tails, self.index(from, to))
+        &self.pair_lines(from, to).tail
     }
 
-    /// Counter of the bytes that `from` wrote to all.
+    /// Counter of the bytes that `from` wrote to all; once that ring is open.
     pub(crate) fn cast_head(&self, from: usize) -> &Head {
-        self.entry(self.plan.cast_heads, self.index(0, from))
+        self.entry(self.plan.cast(from), 0)
     }
 
     /// Counter of those that `to` is done with.
     pub(crate) fn cast_tail(&self, from: usize, to: usize) -> &Counter {
-        self.entry(self.plan.cast_tails, self.index(from, to))
+        assert!(to < self.plan.size);
+        self.entry(self.plan.cast(from) + size_of::<Head>(), to)
     }
 
-    /// The pieces that a root and a leaf have claimed of the copy that they share.
+    /// The pieces that a root and a leaf have claimed of the copy that they share; once the root's
+    /// ring to the leaf is open.
     pub(crate) fn claims(&self, root: usize, leaf: usize) -> &Claims<16> {
-        let at = self.plan.claims + self.index(root, leaf) * size_of::<Counter>();
-        self.entry(at, 0)
+        &self.pair_lines(root, leaf).claims
+    }
+
+    /// Gives the first `bytes` bytes of our ring to another rank memory, and what is in front of
+    /// them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if there is no room.
+    pub(crate) fn open_pair(&self, to: usize, bytes: usize) -> Result<()> {
+        self.reserve(self.plan.pair(self.rank, to), PAIR_LINES + bytes)?;
+        let (word, bit) = (self.rank / 64, 1 << (self.rank % 64));
+        self.block(to).pairs_are_open[word].fetch_or(bit, Ordering::Release);
+        Ok(())
+    }
+
+    /// Gives the first `bytes` bytes of our ring to all others memory, and what is in front of
+    /// them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if there is no room.
+    pub(crate) fn open_cast(&self, bytes: usize) -> Result<()> {
+        self.reserve(self.plan.cast(self.rank), self.plan.cast_lines + bytes)?;
+        let open = &self.block(self.rank).cast_is_open;
+        open.store(1, Ordering::Release);
+        Ok(())
+    }
+
+    fn reserve(&self, at: usize, bytes: usize) -> Result<()> {
+        mapping::reserve(&self.file, at, bytes)
+            .map_err(|error| no_room(bytes, &self.place, self.plan.size, error))
+    }
+
+    /// Counter of the bytes that a rank wrote to us alone, as soon as that ring is open.
+    pub(crate) fn pair_head_if_open(&self, from: usize) -> Option<&Head> {
+        let word = &self.block(self.rank).pairs_are_open[from / 64];
+        let is_open = word.load(Ordering::Acquire) & 1 << (from % 64) != 0;
+        is_open.then(|| self.pair_head(from, self.rank))
+    }
+
+    /// Counter of the bytes that a rank wrote to all, as soon as that ring is open.
+    pub(crate) fn cast_head_if_open(&self, from: usize) -> Option<&Head> {
+        let is_open = self.block(from).cast_is_open.load(Ordering::Acquire) != 0;
+        is_open.then(|| self.cast_head(from))
     }
 
     /// What a rank shows of the plan that it runs.
     pub(crate) fn board(&self, rank: usize) -> &Board {
         assert!(rank < self.plan.size);
-        self.entry(self.plan.boards, rank)
+        self.entry(self.plan.own(rank), 0)
+    }
+
+    /// Where a rank puts its bytes for a short call with this number.
+    #[inline]
+    pub(crate) fn contribution(&self, rank: usize, number: u64) -> &Contribution {
+        assert!(rank < self.plan.size);
+        self.entry(
+            self.plan.own(rank) + CONTRIBUTIONS,
+            contribution::place(number),
+        )
     }
 
     /// A rank's room for one of the copies that it asks for: [`ROOM`] bytes that peers may change.
@@ -655,19 +734,19 @@ impl Segment {
     pub(crate) fn slot(&self, rank: usize) -> *mut u8 {
         assert!(rank < self.plan.size);
         // SAFETY: the slot is inside the mapping.
-        unsafe { self.mapping.base().add(self.plan.slots + rank * SLOT) }
+        unsafe { self.mapping.base().add(self.plan.own(rank) + OWN - SLOT) }
     }
 
     /// The ring from one rank to another; [`Self::pair_ring`] bytes that peers may change.
     pub(crate) fn pair_bytes(&self, from: usize, to: usize) -> *mut u8 {
-        let offset = self.plan.pair_bytes + self.index(from, to) * self.plan.pair_ring;
+        let offset = self.plan.pair(from, to) + PAIR_LINES;
         // SAFETY: the ring is inside the mapping.
         unsafe { self.mapping.base().add(offset) }
     }
 
     /// The ring from one rank to all; [`Self::bcast_ring`] bytes that peers may change.
     pub(crate) fn cast_bytes(&self, from: usize) -> *mut u8 {
-        let offset = self.plan.cast_bytes + self.index(0, from) * self.plan.bcast_ring;
+        let offset = self.plan.cast(from) + self.plan.cast_lines;
         // SAFETY: the ring is inside the mapping.
         unsafe { self.mapping.base().add(offset) }
     }
@@ -700,6 +779,28 @@ pub(crate) fn remove_leftover(directory: &Path, key: &TeamKey) {
 fn unlink(path: &Path) {
     // Usually another rank was faster.
     let _ = std::fs::remove_file(path);
+}
+
+/// Says that a team's memory cannot be had.
+fn no_room(bytes: usize, place: &Place, size: usize, error: io::Error) -> Error {
+    let what = format!(
+        "reserving {} KiB in {} for a team of {size} (give it more room, or choose another tmpfs \
+         with LIBCOPY_SHM_DIR)",
+        bytes >> 10,
+        place.name(),
+    );
+    Error::system(what, error)
+}
+
+/// Whether the file system of a file has room for so many bytes; `ENOSPC` if not.
+fn has_room(file: &File, bytes: usize) -> io::Result<()> {
+    let status = fstatvfs(file)?;
+    // Of one without a limit all numbers are zero.
+    let room = status.blocks_available() as u64 * status.fragment_size() as u64;
+    if status.blocks() > 0 && room < bytes as u64 {
+        return Err(Errno::ENOSPC.into());
+    }
+    Ok(())
 }
 
 /// Whether an error says that there is no room.
@@ -851,17 +952,20 @@ mod tests {
     #[test]
     fn nothing_overlaps() {
         for size in [1, 2, 3, 8, 65] {
-            let plan = Plan::new(size, 4096, 65536);
-            let counters = size * size * size_of::<Counter>();
+            let plan = Plan::new(size, 4096 + 64, 65536 + 64);
             assert!(size_of::<Preamble>() <= plan.blocks);
-            assert!(plan.blocks + size * size_of::<RankBlock>() <= plan.pair_heads);
-            assert!(plan.pair_heads + counters <= plan.pair_tails);
-            assert!(plan.pair_tails + counters <= plan.cast_heads);
-            assert!(plan.cast_tails + counters <= plan.pair_bytes);
-            assert!(plan.pair_bytes + size * size * 4096 <= plan.cast_bytes);
-            assert!(plan.cast_bytes + size * 65536 <= plan.boards);
-            assert!(plan.boards + size * size_of::<Board>() <= plan.slots);
-            assert_eq!(plan.slots + size * SLOT, plan.total);
+            assert!(plan.blocks + size * size_of::<RankBlock>() <= plan.own);
+            let mut end = plan.own(size);
+            for from in 0..size {
+                assert!(end <= plan.cast(from));
+                end = plan.cast(from) + plan.cast_lines + plan.bcast_ring;
+            }
+            assert!(size_of::<Head>() + size * size_of::<Counter>() <= plan.cast_lines);
+            for (from, to) in (0..size).flat_map(|from| (0..size).map(move |to| (from, to))) {
+                assert!(end <= plan.pair(from, to));
+                end = plan.pair(from, to) + PAIR_LINES + plan.pair_ring;
+            }
+            assert!(end <= plan.total);
         }
     }
 }

@@ -22,8 +22,11 @@ use crate::offload::{self, Offload};
 use crate::op::{Call, Op};
 use crate::p2p::messenger::{Means, Messenger};
 use crate::p2p::registration::Registration;
-use crate::plan::{Call as PlanCall, Costs, Groups, PlanCounts, Planned, Planner};
+use crate::plan::{
+    Call as PlanCall, Costs, Groups, Lengths, Operation, PlanCounts, Planned, Planner,
+};
 use crate::policy::{Async, Oversubscription, POLICY_WORDS, Path, Policy};
+use crate::shm::contribution::Contributions;
 use crate::shm::mailbox::{Mailbox, Source, Step, Target};
 use crate::shm::meeting::{Failed, Host};
 use crate::shm::segment::{Blueprint, MAX_RANKS, Segment};
@@ -90,6 +93,10 @@ pub struct Team {
     /// What makes our plans, once there are any.
     planner: Option<Planner>,
     pub(crate) plan_counts: PlanCounts,
+    /// Whether all ranks are one group, once that is known.
+    is_flat: Option<bool>,
+    /// Our calls that all ranks do in one step.
+    pub(crate) contributions: Contributions,
     /// Memory for bytes on their way, kept because pages that were touched before cost less.
     scratch: Vec<u128>,
 }
@@ -159,6 +166,8 @@ impl Team {
             last_look: started,
             planner: None,
             plan_counts: PlanCounts::default(),
+            is_flat: None,
+            contributions: Contributions::default(),
             scratch: Vec::new(),
         };
         if rank == 0 && team.groups() == Groups::Machine {
@@ -174,19 +183,7 @@ impl Team {
         Ok(team)
     }
 
-    /// Bytes of shared memory that the ranks of a team of this size have together where this policy
-    /// is rank 0's. The kernel clears all of them when the team is made.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Argument`] if no team can have this size, or the policy does not fit.
-    pub fn shared_bytes(size: usize, policy: &Policy) -> Result<usize> {
-        check_size(size)?;
-        let policy = policy.clone().checked()?;
-        Ok(blueprint(&policy, size).bytes(size))
-    }
-
-    /// The memory that the ranks share: its bytes, and on rank 0 the name that its file had while
+    /// The memory that the ranks share: the bytes that it takes now, and on rank 0 the name that its file had while
     /// the others joined; `None` where the directory had no room for it (`LIBCOPY_SHM_DIR`).
     pub fn shared_memory(&self) -> (usize, Option<&std::path::Path>) {
         self.segment.memory()
@@ -537,12 +534,47 @@ impl Team {
         let places = places::read(&self.segment, self.size());
         let groups = Groups::InOrder(most);
         self.planner = Some(Planner::new(places, self.rank(), groups, self.costs()));
+        self.is_flat = Some(false);
     }
 
-    /// Takes [`Team::set_groups`] back. All ranks call it at the same place of their program.
+    /// Whether all ranks are one group, and nobody has set another one.
+    pub(crate) fn is_flat(&mut self) -> bool {
+        if let Some(known) = self.is_flat {
+            return known;
+        }
+        let barrier = PlanCall {
+            operation: Operation::Barrier,
+            root: 0,
+            lengths: Lengths::Same(0),
+            in_rank_order: false,
+            element: 1,
+        };
+        // By built-in costs: in which order a reduction combines depends on it, and must not change
+        // when the machine is measured anew.
+        let groups = self.groups();
+        let is_flat = groups == Groups::One || {
+            let places = places::read(&self.segment, self.size());
+            let mut planner = Planner::new(places, self.rank(), groups, Costs::BUILT_IN);
+            planner.plan(&barrier).depth <= 1
+        };
+        self.is_flat = Some(is_flat);
+        is_flat
+    }
+
+    /// Takes [`Team::set_groups`] and [`Team::set_flat`] back. All ranks call it at the same place
+    /// of their program.
     #[doc(hidden)]
     pub fn unset_groups(&mut self) {
         self.planner = None;
+        self.is_flat = None;
+    }
+
+    /// Makes one group of all ranks from now on, whatever the machine is. All ranks call it at the
+    /// same place of their program.
+    #[doc(hidden)]
+    pub fn set_flat(&mut self) {
+        self.set_groups(self.size().max(2));
+        self.is_flat = Some(true);
     }
 
     /// What copies take here, by the transport that long ones go through: the same on all ranks, as

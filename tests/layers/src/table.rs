@@ -66,7 +66,7 @@ pub const TABLE: &[Layers] = &[
             < team/key
             < shm/sync
             < shm/claims shm/doorbell shm/ring shm/reports shm/turns shm/anonymous shm/meeting
-            < shm/barrier shm/board
+            < shm/barrier shm/board shm/contribution
             < shm/segment
             < shm/message_segment
             < shm/wait
@@ -97,6 +97,7 @@ pub const TABLE: &[Layers] = &[
             < collective/nonblocking/operation
             < collective/nonblocking
             < collective/cooperative collective/planned
+            < collective/direct
             < collective/offloaded
             < collective/allgather collective/alltoall collective/bcast collective/gather collective/scatter
             < collective/reduce
@@ -233,7 +234,7 @@ pub const TABLE: &[Layers] = &[
         order: "
             buffer gpu_owner interval layouts machine pattern peer_process progress sample sizes threads
             < report ratio_plot
-            < plot
+            < heat_map plot
             < output",
     },
     Layers {
@@ -294,7 +295,8 @@ pub const TABLE: &[Layers] = &[
             < cli/mpi/launcher
             < cli/mpi/library cli/mpi/prepare
             < cli/ranks
-            < cli/mpi/run cli/mpi/compare cli/doctor/finding
+            < cli/mpi/start
+            < cli/mpi/run cli/mpi/compare cli/mpi/profile cli/doctor/finding
             < cli/doctor/machine cli/doctor/mpi
             < cli/datatype cli/doctor cli/gpu cli/info cli/mpi cli/plan cli/rdma cli/run
             < cli/tune
@@ -310,6 +312,7 @@ pub const TABLE: &[Layers] = &[
             < library/attributes library/neighbourhood library/world_model
             < library/async_guard
             < library/pmpi
+            < library/profile
             < library/progress
             < library/errors
             < library/status

@@ -22,6 +22,7 @@ mod kernel;
 mod licences;
 mod options;
 mod part;
+mod profiles;
 mod shell;
 mod statistics;
 mod suite;
@@ -39,6 +40,7 @@ Usage: xtask COMMAND [ARGUMENT]...    (started by the scripts)
   apps time FILE COMMAND...                     runs COMMAND; adds a line to FILE: seconds, CPU seconds, KiB
   apps row RECORDS DIRECTORY APP MPI RANKS PAIRS   the runs in DIRECTORY, as a line
   apps end RECORDS                              the geometric mean; fails if results differ
+  apps profiles DIRECTORY OUT                   what the profiles (CSV) in DIRECTORY are together, as CSV in OUT
   build-mpi COMPILER REAL LOG STATISTICS        scripts/build-mpi: what a run with an MPI says
   mpi4py MPI RANKS DIRECTORY KIND...            scripts/mpi4py-suite: the plain run with an MPI beside others
   licences PLATFORM PACKAGE...                  scripts/package: those of the crates that are linked
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
             apps::row(records.as_ref(), directory.as_ref(), case)
         }
         ["apps", "end", records] => apps::end(records.as_ref()),
+        ["apps", "profiles", directory, out] => profiles::write(directory.as_ref(), out.as_ref()),
         ["build-mpi", compiler, real, log, statistics] => {
             suite::build_mpi(compiler, real, log.as_ref(), statistics.as_ref())
         }

@@ -19,9 +19,9 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
+use libcopy::TeamKey;
 use libcopy::lock::lock;
-use libcopy::policy::Policy;
-use libcopy::{Team, TeamKey};
+use libcopy::topology::Topology;
 
 use crate::bootstrap;
 use crate::bootstrap::own_collectives::{Plain, bcast};
@@ -42,23 +42,20 @@ const ASKED: usize = 64;
 /// more than the time of a copy, no program loses more by waiting for a team than by having it at
 /// once.
 ///
-/// A team of two ranks has 3.2 MB of shared memory and took 1.8 ms on an AMD EPYC (under Debian's
-/// Open MPI, and under its MPICH), most of it for memory that the kernel has to clear, in which
-/// time 16 MiB are moved there.
-fn price(ranks: usize) -> u64 {
-    const MEETING: u64 = 7 << 20;
-    /// Bytes that are moved in the time that the kernel needs to clear one.
-    const CLEARED: u64 = 3;
-    // A team has the ranks of one machine.
+/// Making a team took 0.8 to 1.1 ms for two ranks, 5 ms for 16 and 71 to 90 ms for 128 on an AMD
+/// EPYC with two processors, so [`MAKING`] for each rank of a processor, in which time 9 MiB are
+/// moved there. Where ranks share a processor, calls take as much longer as making the team does.
+const PRICE: u64 = 9 << 20;
+/// What making a team takes for each rank that shares a processor.
+const MAKING: Duration = Duration::from_millis(1);
+
+/// The time that making a team of the ranks of this machine takes.
+fn making_time(ranks: usize) -> Duration {
     let local = bootstrap::local_ranks().map_or(ranks, |local| local.clamp(1, ranks));
-    let policy = Policy::load();
-    let shared = policy.and_then(|policy| Team::shared_bytes(local, &policy));
-    // A policy that cannot be had is said to the user where the team is made.
-    MEETING + CLEARED * shared.unwrap_or(0) as u64
+    let cpus = Topology::current().cpus.len().max(1);
+    MAKING * local.div_ceil(cpus) as u32
 }
 
-/// Bytes of the price that are a microsecond of making the team, as measured for [`price`].
-const PRICE_PER_MICROSECOND: u64 = (16 << 20) / 1800;
 /// Calls may gain more than the time of a copy: where ranks outnumber processors, most of a call is
 /// waiting for one. So a team is made, too, when the large calls have taken `PATIENCE` times as
 /// long as making it takes: a team that gains nothing costs a sixteenth of the time of the calls.
@@ -127,7 +124,7 @@ struct Asked {
     /// Bytes that its large calls have moved on each rank, and what they have taken on this one.
     moved: u64,
     time: Duration,
-    price: u64,
+    making_time: Duration,
 }
 
 impl Asked {
@@ -138,8 +135,7 @@ impl Asked {
 
     /// Whether a team costs little beside what the calls have come to.
     fn has_paid(&self) -> bool {
-        let cost = Duration::from_micros(self.price / PRICE_PER_MICROSECOND);
-        self.moved >= self.price || self.time >= cost * PATIENCE
+        self.moved >= PRICE || self.time >= self.making_time * PATIENCE
     }
 }
 
@@ -247,7 +243,7 @@ fn decide(abi: &Abi, list: &[c_int], demand: Demand) -> Offer {
         list: list.to_vec(),
         moved: 0,
         time: Duration::ZERO,
-        price: price(list.len()),
+        making_time: making_time(list.len()),
     });
     asks.add(demand);
     // One more beside a team that is in use is earned with the fourth large call of one
@@ -342,7 +338,7 @@ mod tests {
             list: vec![0, 1],
             moved: 0,
             time: Duration::ZERO,
-            price: 16 << 20,
+            making_time: 2 * MAKING,
         };
         let call = |bytes, time| Demand {
             calls: 1,
@@ -361,7 +357,7 @@ mod tests {
                 .unwrap()
         };
         // 64 KiB as fast as memory, and where each call waits for a processor.
-        assert_eq!(calls(call(1 << 16, 7)), 256);
+        assert_eq!(calls(call(1 << 16, 7)), 144);
         assert_eq!(calls(call(1 << 16, 4000)), 8);
         // One that is long and moves little is not enough.
         assert_eq!(calls(call(1 << 16, 28_000)), 2);

@@ -9,6 +9,8 @@
 
 use std::ffi::{c_int, c_void};
 
+use libcopy::collective::Op;
+
 use crate::collectives::governor::Span;
 use crate::collectives::nonblocking::calls;
 use crate::collectives::nonblocking::calls::About;
@@ -18,10 +20,11 @@ use crate::collectives::{barrier, irregular, neighbours, reductions, regular};
 use crate::decide::threshold::{is_small, is_small_unless_special};
 use crate::library::abi::Word;
 use crate::library::buffers::{Buffer, BufferV, BufferW, Reduction};
-use crate::library::count::Large;
+use crate::library::count::{Count, Large};
 use crate::library::fallback;
 use crate::library::functions::{argument_type, collectives};
 use crate::library::pmpi::forward;
+use crate::library::profile;
 use crate::library::stats::Function;
 use crate::library::times::{self, Kind};
 use crate::library::unusual;
@@ -129,7 +132,7 @@ macro_rules! exports {
          $($form:ident $rust:ident = $names:tt $fortran:tt $(=> $function:ident $module:ident)?;)*
      })*) => {
         $($(
-            exports!(@names $form $names $rust $arguments [$device $buffers $root] [$($function $module $op $small)?]);
+            exports!(@names $form $names $rust $arguments [$op $operation $device $buffers $root] [$($function $module $op $small)?]);
         )*)*
     };
     (@names $form:ident [$name:ident $large:ident $($before:ident)?] $rust:ident $arguments:tt $device:tt $ours:tt) => {
@@ -149,7 +152,7 @@ macro_rules! exports {
             $comm [request] persistent begin $device $ours);
     };
     (@one $form:ident, $count:ty, $name:ident = $rust:ident ($($argument:ident: $kind:ident),*) $comm:ident [$($request:ident)?]
-     $new:ident $end:ident [$device:ident [$($buffer:ident $of:tt),*] [$($root:ident)?]] $ours:tt) => {
+     $new:ident $end:ident [$row:ident $operation:ident $device:ident [$($buffer:ident $of:tt),*] [$($root:ident)?]] $ours:tt) => {
         /// The MPI function of this name.
         ///
         /// # Safety
@@ -180,6 +183,29 @@ macro_rules! exports {
                     }
                 }
             }
+            /// What is called where the profiler is on.
+            #[cold]
+            #[inline(never)]
+            #[allow(clippy::too_many_arguments)]
+            unsafe extern "C" fn profiled($($argument: argument_type!($count, $kind)),*) -> c_int {
+                let call = profile::Collective {
+                    name: stringify!($name),
+                    row: stringify!($row),
+                    op: Op::$operation,
+                    form: exports!(@form $form),
+                    root: exports!(@root_if_any $($root)?),
+                    comm: $comm,
+                    request: exports!(@request $($request)?),
+                };
+                // SAFETY: the caller's promise.
+                unsafe {
+                    call.noted(
+                        &exports!(@first $($buffer $of),*),
+                        &exports!(@last $($buffer $of),*),
+                        || $name($($argument),*),
+                    )
+                }
+            }
             exports!(@timed $form $ours $name [$($argument),*]);
             exports!(@$form $count, $rust [$($argument: $kind),*] $comm [$($request)?] [$($buffer $of),*] [$($root)?] $ours)
         }
@@ -190,9 +216,45 @@ macro_rules! exports {
         if unusual::is_timed() {
             if let Some(_timed) = times::begin(Kind::Collective) {
                 // SAFETY: the caller's promise.
-                return unsafe { $name($($argument),*) };
+                return unsafe {
+                    if profile::is_on() {
+                        profiled($($argument),*)
+                    } else {
+                        $name($($argument),*)
+                    }
+                };
             }
         }
+    };
+    (@form blocking) => {
+        profile::Form::Blocking
+    };
+    (@form nonblocking) => {
+        profile::Form::Nonblocking
+    };
+    (@form persistent) => {
+        profile::Form::Persistent
+    };
+    (@root_if_any) => {
+        None
+    };
+    (@root_if_any $root:ident) => {
+        Some($root)
+    };
+    (@request) => {
+        std::ptr::null()
+    };
+    (@request $request:ident) => {
+        $request.cast_const()
+    };
+    (@first $buffer:ident $of:tt $(, $other:ident $of_other:tt)?) => {
+        value!($buffer $of)
+    };
+    (@last $buffer:ident $of:tt) => {
+        value!($buffer $of)
+    };
+    (@last $other:ident $of_other:tt, $buffer:ident $of:tt) => {
+        value!($buffer $of)
     };
     // Host memory takes the place of device memory first, in calls that come from the program.
     (@if_loaded $($argument:ident),*) => {
@@ -245,7 +307,11 @@ macro_rules! exports {
             unsafe {
                 if unusual::is_timed() {
                     if let Some(_timed) = times::begin(Kind::Collective) {
-                        return unusual($($argument),*);
+                        return if profile::is_on() {
+                            profiled($($argument),*)
+                        } else {
+                            unusual($($argument),*)
+                        };
                     }
                 }
                 exports!(@if_loaded $($argument),*);
@@ -324,7 +390,12 @@ collectives!(exports);
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn MPI_Barrier(comm: Word) -> c_int {
     let _timed = if unusual::is_timed() {
-        times::begin(Kind::Collective)
+        let timed = times::begin(Kind::Collective);
+        if timed.is_some() && profile::is_on() {
+            // SAFETY: the caller's promise.
+            return profile::barrier(comm, || unsafe { MPI_Barrier(comm) });
+        }
+        timed
     } else {
         None
     };
@@ -354,11 +425,12 @@ pub unsafe extern "C" fn MPI_Type_free(datatype: *mut c_void) -> c_int {
 
 /// Declares functions that are no collectives in both forms.
 macro_rules! packs {
-    ($($name:ident, $large:ident = $body:ident ($($argument:ident: $kind:ident),*);)*) => { $(
-        packs!(@form c_int, $name = $body ($($argument: $kind),*));
-        packs!(@form Large, $large = $body ($($argument: $kind),*));
+    ($($name:ident, $large:ident = $body:ident ($($argument:ident: $kind:ident),*) $elements:tt;)*) => { $(
+        packs!(@form c_int, $name = $body ($($argument: $kind),*) $elements);
+        packs!(@form Large, $large = $body ($($argument: $kind),*) $elements);
     )* };
-    (@form $count:ty, $name:ident = $body:ident ($($argument:ident: $kind:ident),*)) => {
+    (@form $count:ty, $name:ident = $body:ident ($($argument:ident: $kind:ident),*)
+     ($elements:ident, $type:ident, $comm:ident)) => {
         /// The MPI function of this name.
         ///
         /// # Safety
@@ -371,6 +443,11 @@ macro_rules! packs {
             unsafe {
                 if unusual::is_timed() {
                     if let Some(_timed) = times::begin(Kind::Packing) {
+                        if profile::is_on() {
+                            let what = ($elements.elements(), $type, $comm);
+                            let name = stringify!($name);
+                            return profile::packing(name, what, || $name($($argument),*));
+                        }
                         return $name($($argument),*);
                     }
                 }
@@ -390,8 +467,8 @@ macro_rules! packs {
 packs! {
     MPI_Pack, MPI_Pack_c = pack(
         input: input, count: count, datatype: datatype, output: output, size: count,
-        position: position, comm: comm);
+        position: position, comm: comm) (count, datatype, comm);
     MPI_Unpack, MPI_Unpack_c = unpack(
         input: input, size: count, position: position, output: output, count: count,
-        datatype: datatype, comm: comm);
+        datatype: datatype, comm: comm) (count, datatype, comm);
 }

@@ -8,6 +8,7 @@
 //! the MPI library.
 
 use std::ffi::{c_int, c_void};
+use std::ptr::null;
 
 use crate::collectives::{nonblocking, persistent};
 use crate::comm::processes::world;
@@ -16,6 +17,7 @@ use crate::gpu;
 use crate::library::abi::Word;
 use crate::library::fallback;
 use crate::library::pmpi::forward;
+use crate::library::profile;
 use crate::library::requests::{Completion, Role, Roles, Which};
 use crate::library::times::{self, Kind};
 use crate::library::unusual;
@@ -27,9 +29,11 @@ use crate::messages::{requests, short_receives};
 /// Each of the others may do what the function has to, and returns its code then: `device`, if
 /// there are requests with buffers in device memory; `short`, with the function as it is without
 /// it, if a short receive is among the requests; `at_once`, where nothing but messages is under
-/// way; `first`, where nonblocking collectives are; and `try`.
+/// way; `first`, where nonblocking collectives are; and `try`. `profile` notes the call that it is
+/// given, where the profiler is on.
 macro_rules! function {
     ($name:ident($($argument:ident: $kind:ty),*) => $pass:path,
+        profile: |$call:ident| $profile:expr,
         $(roles: $roles:expr,)?
         device: $device:expr,
         $(short($is_noted:expr): |$forwarded:ident| $short:expr,)?
@@ -83,6 +87,16 @@ macro_rules! function {
                 $($is_noted => |$forwarded| $short)?);
             #[cold]
             #[inline(never)]
+            unsafe extern "C" fn profiled($($argument: $kind),*) -> c_int {
+                // SAFETY: the caller's promise.
+                #[allow(unused_unsafe)]
+                unsafe {
+                    let $call = || $name($($argument),*);
+                    $profile
+                }
+            }
+            #[cold]
+            #[inline(never)]
             unsafe extern "C" fn with_device_requests($($argument: $kind),*) -> c_int {
                 // SAFETY: the caller's promise.
                 unsafe {
@@ -102,7 +116,11 @@ macro_rules! function {
                 function!(@ask roles, $pass, ($($argument),*), $($roles)?);
                 if roles.have(Role::Timed) {
                     if let Some(_timed) = times::begin(Kind::Message) {
-                        return $name($($argument),*);
+                        return if profile::is_on() {
+                            profiled($($argument),*)
+                        } else {
+                            $name($($argument),*)
+                        };
                     }
                 }
                 if roles.have(Role::Device) {
@@ -160,6 +178,11 @@ macro_rules! completing {
         $which:ident $waits:literal { $($field:ident: $value:expr),* };)*) => { $(
         function! {
             $name($($argument: $kind,)* $status: *mut c_void) => $pass,
+            profile: |call| profile::completion(
+                stringify!($name),
+                &completing!(@call $which $waits $status $($field: $value),*),
+                call,
+            ),
             roles: Roles::COMPLETED,
             device: gpu::complete(
                 &completing!(@call $which $waits $status $($field: $value),*),
@@ -255,6 +278,7 @@ unsafe fn freeing(request: *const c_void) -> Option<c_int> {
 function! {
     MPI_Request_get_status(request: Word, flag: *mut c_int, status: *mut c_void)
         => forward::request_get_status,
+    profile: |call| profile::other("MPI_Request_get_status", flag, call),
     roles: Roles::COMPLETED,
     device: gpu::get_status(request, flag, status, move |status| {
         MPI_Request_get_status(request, flag, status)
@@ -282,6 +306,7 @@ macro_rules! asking {
         function! {
             $name(count: c_int, requests: *mut c_void, $($argument: $kind,)* $status: *mut c_void)
                 => $pass,
+            profile: |call| profile::other(stringify!($name), null(), call),
             roles: Roles::COMPLETED,
             device: gpu::ask(
                 (count, requests),
@@ -315,6 +340,7 @@ asking! {
 
 function! {
     MPI_Request_free(request: *mut c_void) => persistent::request_free,
+    profile: |call| profile::freeing(request, call),
     roles: Roles::COMPLETED,
     device: gpu::free(request, MPI_Test, MPI_Request_free),
     short(short_receives::has_any(1, request)): |forwarded|
@@ -325,6 +351,7 @@ function! {
 
 function! {
     MPI_Cancel(request: *mut c_void) => forward::cancel,
+    profile: |call| profile::other("MPI_Cancel", null(), call),
     roles: Roles::STARTED,
     device: gpu::before_cancel(),
     try: |world| requests::cancel(world, request)
@@ -332,6 +359,7 @@ function! {
 
 function! {
     MPI_Start(request: *mut c_void) => forward::start,
+    profile: |call| profile::starting("MPI_Start", 1, request, call),
     roles: Roles::STARTED,
     device: gpu::before_start(1, request).err(),
     try: |world| requests::start(world, request)
@@ -339,16 +367,18 @@ function! {
 
 function! {
     MPI_Startall(count: c_int, requests: *mut c_void) => forward::startall,
+    profile: |call| profile::starting("MPI_Startall", count, requests, call),
     roles: Roles::STARTED,
     device: gpu::before_start(count, requests).err(),
     try: |world| requests::startall(world, count, requests)
 }
 
-/// Probes.
+/// Probes; the last word is the flag that says whether there is a message.
 macro_rules! probing {
-    ($($name:ident($($argument:ident: $kind:ty),*) => $rust:ident, $pass:path, $device:path;)*) => { $(
+    ($($name:ident($($argument:ident: $kind:ty),*) => $rust:ident, $pass:path, $device:path, $flag:expr;)*) => { $(
         function! {
             $name($($argument: $kind),*) => $pass,
+            profile: |call| profile::other(stringify!($name), $flag, call),
             device: {
                 $device();
                 None
@@ -360,11 +390,11 @@ macro_rules! probing {
 
 probing! {
     MPI_Probe(source: c_int, tag: c_int, comm: Word, status: *mut c_void)
-        => probe, forward::probe, gpu::wait_for_others;
+        => probe, forward::probe, gpu::wait_for_others, null();
     MPI_Iprobe(source: c_int, tag: c_int, comm: Word, flag: *mut c_int, status: *mut c_void)
-        => iprobe, forward::iprobe, gpu::get_on;
+        => iprobe, forward::iprobe, gpu::get_on, flag;
     MPI_Mprobe(source: c_int, tag: c_int, comm: Word, message: *mut c_void, status: *mut c_void)
-        => mprobe, forward::mprobe, gpu::wait_for_others;
+        => mprobe, forward::mprobe, gpu::wait_for_others, null();
     MPI_Improbe(source: c_int, tag: c_int, comm: Word, flag: *mut c_int, message: *mut c_void, status: *mut c_void)
-        => improbe, forward::improbe, gpu::get_on;
+        => improbe, forward::improbe, gpu::get_on, flag;
 }

@@ -16,6 +16,7 @@ use crate::library::abi::Word;
 use crate::library::count::{Count, Large};
 use crate::library::fallback;
 use crate::library::pmpi::forward;
+use crate::library::profile;
 use crate::library::status::{Room, Status};
 use crate::library::times::{self, Kind};
 use crate::library::unusual;
@@ -74,6 +75,41 @@ macro_rules! both {
         }
         }
     };
+    (@profiled $name:ident, ($($argument:ident: $kind:ty),*)
+     ($new:ident($comm:expr), $end:ident($($last:ident $(, $init:expr)?)?), $($role:ident($buffer:ident, $count:ident, $type:ident)),+)) => {
+        /// What is called where the profiler is on.
+        #[cold]
+        #[inline(never)]
+        #[allow(clippy::too_many_arguments)]
+        unsafe extern "C" fn profiled($($argument: $kind),*) -> c_int {
+            // SAFETY: the caller's promise.
+            unsafe {
+                profile::message(
+                    stringify!($name),
+                    both!(@form $new $end),
+                    $comm,
+                    &[$(($count.elements(), $type)),+],
+                    both!(@request $end $($last)?),
+                    || $name($($argument),*),
+                )
+            }
+        }
+    };
+    (@form persistent $end:ident) => {
+        profile::Form::Persistent
+    };
+    (@form $new:ident begin) => {
+        profile::Form::Nonblocking
+    };
+    (@form $new:ident block) => {
+        profile::Form::Blocking
+    };
+    (@request begin $request:ident) => {
+        $request.cast_const()
+    };
+    (@request block $($status:ident)?) => {
+        std::ptr::null()
+    };
     (@end $call:ident, block(), $name:ident $arguments:tt) => {
         $call.block(std::ptr::null_mut(), |_| $name $arguments)
     };
@@ -109,6 +145,7 @@ macro_rules! both {
                     guarded(|| unsafe { $body })
                 }
                 both!(@staged $name, ($($argument: $kind),*) [$($peer)?] [$($free => $call)?] $gpu);
+                both!(@profiled $name, ($($argument: $kind),*) $gpu);
                 /// What is tiny goes to the library at once.
                 #[inline(always)]
                 #[allow(clippy::too_many_arguments)]
@@ -130,7 +167,11 @@ macro_rules! both {
                     unsafe {
                         if unusual::is_timed() {
                             if let Some(_timed) = times::begin(Kind::Message) {
-                                return unusual($($argument),*);
+                                return if profile::is_on() {
+                                    profiled($($argument),*)
+                                } else {
+                                    unusual($($argument),*)
+                                };
                             }
                         }
                         gpu::with_gpu! {

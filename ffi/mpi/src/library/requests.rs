@@ -57,8 +57,12 @@ impl Roles {
             | Role::Timed as u32,
     );
     /// What only the functions for C know, where there are no messages of ours.
-    pub const BY_C: Roles =
-        Roles(Role::Device as u32 | Role::Collective as u32 | Role::Persistent as u32);
+    pub const BY_C: Roles = Roles(
+        Role::Device as u32
+            | Role::Collective as u32
+            | Role::Persistent as u32
+            | Role::Timed as u32,
+    );
     /// What is forgotten when the request is freed, whoever does it.
     pub const FORGOTTEN: Roles = Roles(Role::PersistentCollective as u32 | Role::Persistent as u32);
     /// Of [`Roles::COMPLETED`], what gets on meanwhile.

@@ -3,8 +3,9 @@
 //! How often each function was intercepted or forwarded, and why.
 
 use std::collections::BTreeMap;
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -194,6 +195,8 @@ pub enum Wanted {
     Ranks,
     /// A line of each rank in a file.
     File(PathBuf),
+    /// A profile: of all ranks in one report, or a line of each in a file.
+    Profile(Option<PathBuf>),
 }
 
 /// What is wanted, if anything is; counting costs small messages as much as deciding about them.
@@ -204,15 +207,19 @@ pub fn wanted() -> Option<&'static Wanted> {
         config::STATS.is_on(false).then(|| match value.to_str() {
             Some("1") => Wanted::Job,
             Some("ranks") => Wanted::Ranks,
-            _ => Wanted::File(value.into()),
+            Some("profile") => Wanted::Profile(None),
+            _ => match value.as_bytes().strip_prefix(b"profile:") {
+                Some(file) => Wanted::Profile(Some(OsStr::from_bytes(file).into())),
+                None => Wanted::File(value.into()),
+            },
         })
     };
     WANTED.get_or_init(find).as_ref()
 }
 
-/// Whether anything is.
+/// Whether calls are counted by what became of them: for anything but a profile.
 pub fn are_wanted() -> bool {
-    wanted().is_some()
+    wanted().is_some_and(|wanted| !matches!(wanted, Wanted::Profile(_)))
 }
 
 /// Counts a call; `bytes` is what this rank sent or received, for calls that were intercepted.
@@ -227,9 +234,8 @@ pub fn count(function: Function, outcome: Outcome, bytes: u64) {
     }
 }
 
-/// Whose numbers they are, and how many calls there were: the rest is not known here. The rank in
-/// `MPI_COMM_WORLD` is -1 where that is not known.
-pub fn rank(rank: i64, library: &str) -> Rank {
+/// The machine's name, and the file that this process runs.
+pub fn place() -> (String, String) {
     let mut name = [0u8; 256];
     // SAFETY: room for a name and its end, which a longer one has not.
     let answer = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
@@ -238,6 +244,14 @@ pub fn rank(rank: i64, library: &str) -> Rank {
         _ => "unknown".to_owned(),
     };
     let program = std::env::current_exe();
+    let program = program.map_or("unknown".to_owned(), |path| path.display().to_string());
+    (host, program)
+}
+
+/// Whose numbers they are, and how many calls there were: the rest is not known here. The rank in
+/// `MPI_COMM_WORLD` is -1 where that is not known.
+pub fn rank(rank: i64, library: &str) -> Rank {
+    let (host, program) = place();
     let functions = TABLE.iter().zip(&COUNTS).map(|((_, _, _, name), counts)| {
         let names = OUTCOMES.iter().map(|(_, name)| (*name).to_owned());
         let counts = counts.iter().map(|n| n.load(Ordering::Relaxed));
@@ -249,7 +263,7 @@ pub fn rank(rank: i64, library: &str) -> Rank {
         report: VERSION,
         rank,
         host,
-        program: program.map_or("unknown".to_owned(), |path| path.display().to_string()),
+        program,
         pid: std::process::id(),
         library: library.to_owned(),
         bytes: BYTES.load(Ordering::Relaxed),

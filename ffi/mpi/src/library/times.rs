@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::library::requests::Role;
@@ -46,8 +46,12 @@ thread_local! {
     static INSIDE: Cell<Inside> = const { Cell::new(Inside::Nothing) };
 }
 
-/// From now on times are taken.
-pub fn start() {
+/// Whether the profiler takes the times of functions, and nobody else has to.
+static LEFT_OUT: AtomicBool = AtomicBool::new(false);
+
+/// From now on times are taken; those of functions by the profiler, if there is one.
+pub fn start(is_profile: bool) {
+    LEFT_OUT.store(is_profile, Ordering::Relaxed);
     BEGINNING.get_or_init(Instant::now);
     unusual::set_timed();
     Role::Timed.set(true);
@@ -57,7 +61,8 @@ pub fn start() {
 #[derive(Debug)]
 pub struct Timed {
     kind: Kind,
-    started: Instant,
+    /// None where the profiler takes the time.
+    started: Option<Instant>,
 }
 
 /// Begins a function; `None` inside another one.
@@ -68,7 +73,7 @@ pub fn begin(kind: Kind) -> Option<Timed> {
         INSIDE.set(Inside::Function);
         Timed {
             kind,
-            started: Instant::now(),
+            started: (!LEFT_OUT.load(Ordering::Relaxed)).then(Instant::now),
         }
     })
 }
@@ -88,7 +93,9 @@ impl Drop for Timed {
             (Kind::Message, _) => 2,
             (Kind::Packing, _) => 3,
         };
-        add(&SUMS[index], self.started.elapsed());
+        if let Some(started) = self.started {
+            add(&SUMS[index], started.elapsed());
+        }
     }
 }
 

@@ -28,7 +28,9 @@ use crate::decide::{active, environment};
 use crate::library::abi::{Abi, complain};
 use crate::library::stats::Wanted;
 use crate::library::tools::Feature;
-use crate::library::{abi, forked, pmpi, progress, stats, times, tools, unusual, world_model};
+use crate::library::{
+    abi, forked, pmpi, profile, progress, stats, times, tools, unusual, world_model,
+};
 use crate::messages::{committed, lengths, remote, requests, waiting};
 use crate::types::fortran_names;
 use crate::{bootstrap, gpu, rdma};
@@ -129,7 +131,10 @@ pub fn announce() {
 pub fn start(code: c_int) {
     static ONCE: Once = Once::new();
     match code {
-        0 => ONCE.call_once(|| times::setup(start_once)),
+        0 => ONCE.call_once(|| {
+            times::setup(start_once);
+            profile::run_begins();
+        }),
         _ => bootstrap::withdraw(),
     }
 }
@@ -194,7 +199,7 @@ fn meet(abi: &'static Abi) {
     let offer = Offer::of(meeting.offer());
     let is_ours = |feature| tools::wrapped(feature).is_none();
     let mut own = 0;
-    if matches!(stats::wanted(), Some(Wanted::Job)) {
+    if matches!(stats::wanted(), Some(Wanted::Job | Wanted::Profile(None))) {
         own |= feature::REPORT;
     }
     if is_ours(Feature::Collectives) {

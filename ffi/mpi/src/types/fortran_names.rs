@@ -9,10 +9,16 @@ use std::sync::OnceLock;
 use crate::decide::active::active;
 use crate::library::abi;
 use crate::library::abi::{Abi, Family};
+use crate::library::profile;
+
+/// The library of which Fortran's calls matter to us: if we do anything, or note what is called.
+fn concerned() -> Option<&'static Abi> {
+    active().or_else(|| abi::get().ok().filter(|_| profile::is_on()))
+}
 
 /// Whether Fortran's calls need us to reach C's.
 pub fn past_us() -> bool {
-    catch_unwind(|| active().is_some_and(|abi| abi.family == Family::OpenMpi)).unwrap_or(false)
+    catch_unwind(|| concerned().is_some_and(|abi| abi.family == Family::OpenMpi)).unwrap_or(false)
 }
 
 /// Fortran's special addresses: the names that compilers may give to a common block.
@@ -77,7 +83,7 @@ pub static STATUSES_IGNORE: Special = Special {
 /// A buffer as C calls it.
 pub fn buffer(address: *mut c_void) -> *mut c_void {
     if IN_PLACE.is(address) {
-        return active().map_or(address, |abi| abi.in_place as *mut c_void);
+        return concerned().map_or(address, |abi| abi.in_place as *mut c_void);
     }
     if BOTTOM.is(address) {
         std::ptr::null_mut()

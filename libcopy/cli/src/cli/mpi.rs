@@ -7,9 +7,11 @@ mod compare;
 pub(super) mod launcher;
 pub(super) mod library;
 pub(super) mod prepare;
+mod profile;
 pub(super) mod program;
 mod report;
 mod run;
+mod start;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -22,6 +24,8 @@ pub enum Mpi {
     Run(run::RunArgs),
     /// Run an MPI program plain and with libcopy_mpi.so in turns, and say whether it helps
     Compare(compare::CompareArgs),
+    /// Run an MPI program and say where its time in MPI goes, by function, size and type
+    Profile(profile::ProfileArgs),
     /// Add up what the ranks of a program run with LIBCOPY_STATS=FILE have written
     Report(report::ReportArgs),
 }
@@ -31,6 +35,7 @@ pub fn run(command: &Mpi) -> Result<ExitCode> {
     match command {
         Mpi::Run(args) => run::run(args),
         Mpi::Compare(args) => compare::run(args),
+        Mpi::Profile(args) => profile::run(args),
         Mpi::Report(args) => report::run(args).map(|()| ExitCode::SUCCESS),
     }
 }

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Short collectives in one step: each rank publishes its bytes and reads those of all others
+//! ([`crate::shm::contribution`]). Where the caches of all ranks are one group, a line that goes
+//! once from each to each takes less time than one that goes up a tree and down again.
+//!
+//! Elements are combined in the order of plans without groups: each from the rank on whose slice it
+//! is in, around the circle.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::division::Division;
+use super::planned::Combine;
+use crate::error::{Error, Result};
+use crate::memcpy;
+use crate::op::{Call, Op};
+use crate::plan;
+use crate::shm::contribution::{MOST, Readers};
+use crate::team::Team;
+
+/// Bytes that a rank reads from others, at most.
+const MOST_READ: usize = 8192;
+
+/// How often to look at a rank before anything else: some microseconds.
+const LOOKS: usize = 200;
+
+/// Whether a call goes this way in which each rank publishes at most `bytes` bytes, all of which
+/// the others read: the same on all ranks.
+pub(super) fn takes(team: &mut Team, bytes: usize) -> bool {
+    let others = team.size() - 1;
+    bytes.saturating_mul(others) <= MOST_READ && takes_parts(team, bytes)
+}
+
+/// The same where each of the others reads a part.
+pub(super) fn takes_parts(team: &mut Team, bytes: usize) -> bool {
+    bytes <= MOST && bytes as u64 <= team.policy().eager_max && team.is_flat()
+}
+
+/// Returns when all ranks have called it; where ranks outnumber processors, by the team's counter.
+pub(super) fn barrier(team: &mut Team) -> Result<()> {
+    if team.is_oversubscribed() {
+        return team.mailbox.barrier();
+    }
+    let call = Call::new(Op::Barrier, 0, 0);
+    // SAFETY: there are no bytes.
+    let number = unsafe { publish(team, call, (std::ptr::null(), 0), Readers::All)? };
+    all_have_published(team, number, |_| call)
+}
+
+/// Collects everybody's part, ours at `mine`, in `recv`; ours may be there already.
+///
+/// # Safety
+///
+/// `mine` is readable for the length of our part.
+pub(super) unsafe fn allgather(
+    team: &mut Team,
+    mine: *const u8,
+    recv: &mut [u8],
+    division: Division<'_>,
+) -> Result<()> {
+    let me = team.rank();
+    let call = |rank| Call::new(Op::Allgather, 0, division.part(rank).1);
+    let (at, len) = division.part(me);
+    // SAFETY: the caller's promise.
+    let number = unsafe { publish(team, call(me), (mine, len), Readers::All)? };
+    // SAFETY: our part is inside the buffer.
+    let place = unsafe { recv.as_mut_ptr().add(at) };
+    if !std::ptr::eq(place, mine) {
+        // SAFETY: `mine` is borrowed if it is elsewhere, so the two are apart.
+        unsafe { memcpy::cached(place, mine, len) };
+    }
+    all_have_published(team, number, call)?;
+    for rank in team.others() {
+        let (at, len) = division.part(rank);
+        // SAFETY: the part is inside the buffer, and was published.
+        unsafe { read(team, rank, number, 0..len, recv.as_mut_ptr().add(at)) };
+    }
+    Ok(())
+}
+
+/// Hands everybody's `send` out in equal parts, which come together in everybody's `recv`.
+pub(super) fn alltoall(team: &mut Team, send: &[u8], recv: &mut [u8], part: usize) -> Result<()> {
+    let me = team.rank();
+    let call = Call::new(Op::Alltoall, 0, send.len());
+    // SAFETY: the slice has these bytes.
+    let number = unsafe { publish(team, call, (send.as_ptr(), send.len()), Readers::All)? };
+    let own = me * part..(me + 1) * part;
+    recv[own.clone()].copy_from_slice(&send[own.clone()]);
+    all_have_published(team, number, |_| call)?;
+    for rank in team.others() {
+        // SAFETY: each has published as many bytes as we have, and the part is inside the buffer.
+        unsafe {
+            let to = recv.as_mut_ptr().add(rank * part);
+            read(team, rank, number, own.clone(), to);
+        }
+    }
+    Ok(())
+}
+
+/// Combines everybody's `len` bytes at `from` to everybody's `to`.
+///
+/// # Safety
+///
+/// Both have `len` bytes, `to` writable, and are the same or apart.
+pub(super) unsafe fn allreduce(
+    team: &mut Team,
+    (from, to, len): (*const u8, *mut u8, usize),
+    element: usize,
+    combine: Combine<'_>,
+) -> Result<()> {
+    let call = Call::new(Op::Allreduce, 0, len);
+    // SAFETY: the caller's promise.
+    unsafe {
+        let number = publish(team, call, (from, len), Readers::All)?;
+        all_have_published(team, number, |_| call)?;
+        combine_all(team, number, (from, to, len), element, combine);
+    }
+    Ok(())
+}
+
+/// Combines everybody's `len` bytes at `from` to the root's `to`; elsewhere `to` is null.
+///
+/// # Safety
+///
+/// As for [`allreduce`].
+pub(super) unsafe fn reduce(
+    team: &mut Team,
+    root: usize,
+    (from, to, len): (*const u8, *mut u8, usize),
+    element: usize,
+    combine: Combine<'_>,
+) -> Result<()> {
+    let call = Call::new(Op::Reduce, root, len);
+    // SAFETY: the caller's promise.
+    let number = unsafe { publish(team, call, (from, len), Readers::One(root))? };
+    if team.rank() != root {
+        wake(team);
+        return Ok(());
+    }
+    others_have_published(team, number, |_| call)?;
+    // SAFETY: likewise.
+    unsafe { combine_all(team, number, (from, to, len), element, combine) };
+    Ok(())
+}
+
+/// Combines everybody's elements at `from`, which are divided among the ranks, and puts our part of
+/// them to `to`.
+///
+/// # Safety
+///
+/// `from` has the bytes of all parts, and `to`, writable, those of ours.
+pub(super) unsafe fn reduce_scatter(
+    team: &mut Team,
+    (from, to): (*const u8, *mut u8),
+    counts: &[usize],
+    combine: Combine<'_>,
+) -> Result<()> {
+    let (me, len) = (team.rank(), counts.iter().sum());
+    let start = counts[..me].iter().sum();
+    let call = Call::new(Op::ReduceScatter, 0, len);
+    // SAFETY: the caller's promise.
+    unsafe {
+        let number = publish(team, call, (from, len), Readers::All)?;
+        all_have_published(team, number, |_| call)?;
+        let slice = start..start + counts[me];
+        combine_slice(team, number, slice, me, (from.add(start), to), combine);
+    }
+    Ok(())
+}
+
+/// Publishes bytes of ours for the next call of this kind, whose number it returns.
+///
+/// # Safety
+///
+/// There are as many bytes, [`MOST`] at most.
+unsafe fn publish(
+    team: &mut Team,
+    call: Call,
+    (from, len): (*const u8, usize),
+    readers: Readers,
+) -> Result<u64> {
+    let me = team.rank();
+    let (number, unread) = team.contributions.next();
+    match unread {
+        Some(Readers::One(rank)) if rank == me => {}
+        Some(Readers::One(rank)) => wait(team, rank, number - 1)?,
+        Some(Readers::All) => team
+            .others()
+            .try_for_each(|rank| wait(team, rank, number - 1))?,
+        None => {}
+    }
+    let mine = team.segment().contribution(me, number);
+    if len > 0 {
+        // SAFETY: the caller's promise; nobody reads our place any more.
+        unsafe { memcpy::cached(mine.bytes(), from, len) };
+    }
+    mine.publish(number, call.to_words());
+    team.contributions.published(readers);
+    Ok(number)
+}
+
+/// Wakes those who sleep until we have published something.
+fn wake(team: &Team) {
+    let (segment, size) = (team.segment(), team.size());
+    let ring = |rank: usize| segment.block(rank).bell.ring();
+    segment.board(team.rank()).watchers.wake(size, ring);
+}
+
+/// Waits until a rank has come to the call of this kind with this number.
+fn wait(team: &Team, rank: usize, number: u64) -> Result<()> {
+    let (segment, me) = (team.segment(), team.rank());
+    let theirs = segment.contribution(rank, number);
+    let watch = || segment.board(rank).watchers.watch(me);
+    let mailbox = &team.mailbox;
+    mailbox.wait_listening(|other| other == rank, watch, || theirs.has(number))
+}
+
+/// Looks at a rank for a moment. Whether it has come.
+fn comes_soon(team: &Team, rank: usize, number: u64) -> bool {
+    let theirs = team.segment().contribution(rank, number);
+    let looks = if team.is_oversubscribed() { 1 } else { LOOKS };
+    (0..looks).any(|_| {
+        let is_there = theirs.has(number);
+        if !is_there {
+            std::hint::spin_loop();
+        }
+        is_there
+    })
+}
+
+/// Waits until all have published something for this call that each reads. Where ranks outnumber
+/// processors they sleep once, until the last one has come to the team's counter.
+fn all_have_published(team: &mut Team, number: u64, call: impl Fn(usize) -> Call) -> Result<()> {
+    if team.is_oversubscribed() {
+        wake(team);
+        team.mailbox.barrier()?;
+    }
+    others_have_published(team, number, call)
+}
+
+/// Waits until all others have published something for this call, the next rank's first. Those who
+/// sleep until we have are woken before we may sleep ourselves. If the others come soon that is done
+/// at the end, when what we have published has left our processor: the fence would wait for that.
+fn others_have_published(team: &mut Team, number: u64, call: impl Fn(usize) -> Call) -> Result<()> {
+    let (me, size) = (team.rank(), team.size());
+    let mut is_told = false;
+    for rank in (me + 1..size).chain(0..me) {
+        if !comes_soon(team, rank, number) {
+            if !is_told {
+                wake(team);
+                is_told = true;
+            }
+            wait(team, rank, number)?;
+        }
+        let theirs = team.segment().contribution(rank, number).call(number);
+        let theirs = theirs.ok_or_else(|| Error::corrupt("the number of a call", number))?;
+        if theirs != call(rank).to_words() {
+            let waiter = &team.mailbox.waiter;
+            return Err(waiter.mismatch(rank, Call::from_words(theirs), call(rank)));
+        }
+    }
+    if !is_told {
+        wake(team);
+    }
+    team.contributions.all_have_begun();
+    Ok(())
+}
+
+/// Copies bytes that a rank has published.
+///
+/// # Safety
+///
+/// There are these bytes for this call, and room for them at `to`.
+unsafe fn read(team: &Team, rank: usize, number: u64, range: Range<usize>, to: *mut u8) {
+    let bytes = team.segment().contribution(rank, number).bytes();
+    // SAFETY: the caller's promise.
+    unsafe { memcpy::cached(to, bytes.add(range.start), range.len()) };
+}
+
+/// Combines all elements, ours at `from`, slice by slice.
+///
+/// # Safety
+///
+/// All have published as many bytes, for which `to` has room.
+unsafe fn combine_all(
+    team: &Team,
+    number: u64,
+    (from, to, len): (*const u8, *mut u8, usize),
+    element: usize,
+    combine: Combine<'_>,
+) {
+    let granule = plan::granule(element);
+    // One slice is the last rank's.
+    let first = if len <= granule { team.size() - 1 } else { 0 };
+    for owner in first..team.size() {
+        let slice = plan::share(&(0..len), team.size(), owner, granule);
+        // SAFETY: the caller's promise; the slice is inside.
+        unsafe {
+            let places = (from.add(slice.start), to.add(slice.start));
+            combine_slice(team, number, slice, owner, places, combine);
+        }
+    }
+}
+
+/// Combines the elements of a slice, ours at `from`: its owner's, and then the others' around the
+/// circle.
+///
+/// # Safety
+///
+/// All have published these bytes, for which `to` has room; it is where ours are, or apart.
+unsafe fn combine_slice(
+    team: &Team,
+    number: u64,
+    slice: Range<usize>,
+    owner: usize,
+    (from, to): (*const u8, *mut u8),
+    combine: Combine<'_>,
+) {
+    if slice.is_empty() {
+        return;
+    }
+    let (me, size, len) = (team.rank(), team.size(), slice.len());
+    // Elements are combined where no other process can change them, and ours are not read where
+    // they were published: that line is in the caches of others now.
+    let mut places = MaybeUninit::<[[u128; MOST / 16]; 2]>::uninit();
+    let sum = places.as_mut_ptr().cast::<u8>();
+    // SAFETY: the caller's promise; a slice has at most `MOST` bytes, and what is read of the two
+    // was written before.
+    unsafe {
+        let other = sum.add(MOST);
+        if owner == me {
+            memcpy::cached(sum, from, len);
+        } else {
+            read(team, owner, number, slice.clone(), sum);
+        }
+        let into = std::slice::from_raw_parts_mut(sum, len);
+        for rank in (owner + 1..size).chain(0..owner) {
+            let term = if rank == me {
+                from
+            } else {
+                read(team, rank, number, slice.clone(), other);
+                other.cast_const()
+            };
+            combine(std::slice::from_raw_parts(term, len), into);
+        }
+        memcpy::cached(to, sum, len);
+    }
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! What a rank contributes to a short collective that all ranks do in one step: each publishes its
+//! bytes and reads those of the others, without a tree and without an answer.
+//!
+//! A rank has two places, which it uses in turn; their calls are counted. It may write to a place
+//! again, two calls later, when those who were to read it have begun the call in between: they were
+//! done with the one before. A rank that reads all others in each call knows that of them.
+
+use super::sync::{AtomicU64, Ordering};
+
+/// Bytes that a rank contributes, at most.
+pub(crate) const MOST: usize = 8192;
+
+#[cfg(not(loom))]
+const WORDS: usize = MOST / 8;
+#[cfg(loom)]
+const WORDS: usize = 1;
+
+/// One of a rank's places. A few bytes are on the line that says that they are there.
+#[cfg_attr(not(loom), repr(C, align(128)))]
+pub(crate) struct Contribution {
+    /// Number of the call, from 1 on; written last.
+    number: AtomicU64,
+    call: [AtomicU64; 2],
+    words: [AtomicU64; WORDS],
+}
+
+impl Contribution {
+    #[cfg(loom)]
+    fn new() -> Self {
+        Contribution {
+            number: AtomicU64::new(0),
+            call: Default::default(),
+            words: Default::default(),
+        }
+    }
+
+    /// The bytes: their owner writes them before it publishes them.
+    pub(crate) fn bytes(&self) -> *mut u8 {
+        self.words.as_ptr().cast_mut().cast()
+    }
+
+    /// Publishes the bytes for the call with this number.
+    pub(crate) fn publish(&self, number: u64, call: [u64; 2]) {
+        for (word, value) in self.call.iter().zip(call) {
+            word.store(value, Ordering::Relaxed);
+        }
+        self.number.store(number, Ordering::Release);
+    }
+
+    /// Whether its owner has come to the call with this number, or further. What it published for
+    /// it is seen then.
+    #[inline]
+    pub(crate) fn has(&self, number: u64) -> bool {
+        self.number.load(Ordering::Acquire) >= number
+    }
+
+    /// The call with this number, if its owner is not further.
+    #[inline]
+    pub(crate) fn call(&self, number: u64) -> Option<[u64; 2]> {
+        let words = self.call.each_ref();
+        let words = words.map(|word| word.load(Ordering::Relaxed));
+        (self.number.load(Ordering::Relaxed) == number).then_some(words)
+    }
+}
+
+/// Who reads what a rank has published.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Readers {
+    /// All ranks.
+    #[default]
+    All,
+    /// One of them; nobody if that is the rank itself.
+    One(usize),
+}
+
+/// What a rank knows of its calls of this kind, and of the others'.
+#[derive(Debug, Default)]
+pub(crate) struct Contributions {
+    /// Calls so far.
+    number: u64,
+    /// All ranks are known to have begun the call with this number.
+    begun: u64,
+    /// Who reads the two last ones.
+    readers: [Readers; 2],
+}
+
+impl Contributions {
+    /// The number of the next call, and for whom to wait before something is published in it: these
+    /// must have come to the call before.
+    pub(crate) fn next(&self) -> (u64, Option<Readers>) {
+        let number = self.number + 1;
+        let is_free = number <= 2 || self.begun + 1 >= number;
+        let readers = self.readers[place(number)];
+        (number, (!is_free).then_some(readers))
+    }
+
+    /// Something was published in the next call.
+    pub(crate) fn published(&mut self, readers: Readers) {
+        self.number += 1;
+        self.readers[place(self.number)] = readers;
+    }
+
+    /// All ranks have begun the call that we are in.
+    pub(crate) fn all_have_begun(&mut self) {
+        self.begun = self.number;
+    }
+}
+
+/// Which of a rank's two places a call uses.
+pub(crate) fn place(number: u64) -> usize {
+    (number % 2) as usize
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_free_when_their_readers_are_past_them() {
+        let mut mine = Contributions::default();
+        let next = |mine: &Contributions| mine.next();
+        assert_eq!(next(&mine), (1, None));
+        mine.published(Readers::One(3));
+        assert_eq!(next(&mine), (2, None));
+        mine.published(Readers::All);
+        // The root reads the first one; whether it has come to the second is to be seen.
+        assert_eq!(next(&mine), (3, Some(Readers::One(3))));
+        mine.all_have_begun();
+        assert_eq!(next(&mine), (3, None));
+        mine.published(Readers::One(3));
+        assert_eq!(next(&mine), (4, Some(Readers::All)));
+    }
+
+    #[test]
+    fn a_call_is_seen_until_the_place_is_used_again() {
+        // SAFETY: words, for which zero is valid.
+        let place: Box<Contribution> = unsafe { Box::new(std::mem::zeroed()) };
+        assert!(place.has(0) && !place.has(1));
+        place.publish(1, [7, 8]);
+        assert!(place.has(1) && !place.has(2));
+        assert_eq!((place.call(1), place.call(3)), (Some([7, 8]), None));
+        place.publish(3, [0, 0]);
+        assert!(place.has(2) && place.call(1).is_none());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    struct Shared {
+        /// For each rank its places.
+        places: [[Contribution; 2]; 2],
+        /// loom reports who reads one that is written.
+        bytes: [[UnsafeCell<u64>; 2]; 2],
+    }
+
+    // SAFETY: the places say who may use the bytes; loom checks it.
+    unsafe impl Sync for Shared {}
+
+    /// A rank's calls; `reads` says in which it reads the other one.
+    fn run(shared: &Shared, me: usize, reads: &[[bool; 2]]) {
+        let mut mine = Contributions::default();
+        for (index, reads) in reads.iter().enumerate() {
+            let (number, readers) = mine.next();
+            let wait = |number: u64| {
+                while !shared.places[1 - me][place(number)].has(number) {
+                    thread::yield_now();
+                }
+            };
+            if readers.is_some_and(|readers| readers != Readers::One(me)) {
+                wait(number - 1);
+            }
+            let at = place(number);
+            let value = 10 * (index as u64 + 1) + me as u64;
+            // SAFETY: nobody reads it.
+            shared.bytes[me][at].with_mut(|byte| unsafe { *byte = value });
+            shared.places[me][at].publish(number, [0, 0]);
+            mine.published(match reads {
+                [true, true] => Readers::All,
+                [_, _] => Readers::One(usize::from(reads[1])),
+            });
+            if reads[me] {
+                wait(number);
+                let expected = 10 * (index as u64 + 1) + 1 - me as u64;
+                // SAFETY: nobody writes to it.
+                let seen = shared.bytes[1 - me][at].with(|byte| unsafe { *byte });
+                assert_eq!(seen, expected);
+                mine.all_have_begun();
+            }
+        }
+    }
+
+    fn model(reads: &'static [[bool; 2]]) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(move || {
+            let shared = Arc::new(Shared {
+                places: std::array::from_fn(|_| std::array::from_fn(|_| Contribution::new())),
+                bytes: Default::default(),
+            });
+            let other = shared.clone();
+            let other = thread::spawn(move || run(&other, 1, reads));
+            run(&shared, 0, reads);
+            other.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_all_read_all() {
+        model(&[[true, true]; 4]);
+    }
+
+    /// As in reduces to one root, and then to the other: who does not read runs ahead.
+    #[test]
+    fn loom_a_root_reads() {
+        model(&[[true, false]; 4]);
+        model(&[[true, false], [false, true], [true, false], [false, true]]);
+        model(&[[true, false], [true, true], [false, true], [true, false]]);
+    }
+}
