@@ -538,7 +538,16 @@ impl Team {
         self.is_flat = Some(false);
     }
 
-    /// Takes [`Team::set_groups`] back. All ranks call it at the same place of their program.
+    /// Makes one group of all ranks from now on, whatever the machine is. All ranks call it at the
+    /// same place of their program.
+    #[doc(hidden)]
+    pub fn set_flat(&mut self) {
+        self.set_groups(self.size().max(2));
+        self.is_flat = Some(true);
+    }
+
+    /// Takes [`Team::set_groups`] and [`Team::set_flat`] back. All ranks call it at the same place
+    /// of their program.
     #[doc(hidden)]
     pub fn unset_groups(&mut self) {
         self.planner = None;
@@ -564,7 +573,8 @@ impl Team {
         }
     }
 
-    /// Whether all ranks are one group of short reductions, and nobody has set another one.
+    /// Whether all ranks are one group of short reductions, and nobody has set another one. As for
+    /// each reduction, that does not depend on what was measured.
     pub(crate) fn is_flat(&mut self) -> bool {
         if let Some(known) = self.is_flat {
             return known;

@@ -99,7 +99,7 @@ impl Rank {
             };
             self.team.set_transport(kind)?;
             if variant == FLAT {
-                self.team.set_groups(size.max(2));
+                self.team.set_flat();
             } else {
                 self.team.unset_groups();
             }
