@@ -560,15 +560,15 @@ mod tests {
                 path.display()
             );
         }
+        let is_in_a_page = |text: &str| files.iter().any(|(_, content)| content.contains(text));
+        let is_linked = |name: &str| is_in_a_page(&format!("]({name})"));
         // No figure, and no data, that no page shows.
         for entry in fs::read_dir(DIRECTORY).expect("a directory").flatten() {
             let path = entry.path();
             let name = entry.file_name().into_string().expect("UTF-8");
             let is_shown = match path.extension().and_then(|extension| extension.to_str()) {
-                Some("svg") => files.iter().any(|(other, _)| *other == path),
-                Some("csv") => files
-                    .iter()
-                    .any(|(_, content)| content.contains(&format!(": {name}"))),
+                Some("svg") => is_linked(&name) || files.iter().any(|(other, _)| *other == path),
+                Some("csv") => is_linked(&name) || is_in_a_page(&format!(": {name}")),
                 _ => true,
             };
             assert!(is_shown, "{name} is on no page");
