@@ -202,7 +202,7 @@ macro_rules! exports {
                     call.noted(
                         &exports!(@first $($buffer $of),*),
                         &exports!(@last $($buffer $of),*),
-                        || $name($($argument),*),
+                        &mut || $name($($argument),*),
                     )
                 }
             }
@@ -393,7 +393,7 @@ pub unsafe extern "C" fn MPI_Barrier(comm: Word) -> c_int {
         let timed = times::begin(Kind::Collective);
         if timed.is_some() && profile::is_on() {
             // SAFETY: the caller's promise.
-            return profile::barrier(comm, || unsafe { MPI_Barrier(comm) });
+            return profile::barrier(comm, &mut || unsafe { MPI_Barrier(comm) });
         }
         timed
     } else {
@@ -446,7 +446,7 @@ macro_rules! packs {
                         if profile::is_on() {
                             let what = ($elements.elements(), $type, $comm);
                             let name = stringify!($name);
-                            return profile::packing(name, what, || $name($($argument),*));
+                            return profile::packing(name, what, &mut || $name($($argument),*));
                         }
                         return $name($($argument),*);
                     }

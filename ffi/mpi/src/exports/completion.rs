@@ -91,7 +91,7 @@ macro_rules! function {
                 // SAFETY: the caller's promise.
                 #[allow(unused_unsafe)]
                 unsafe {
-                    let $call = || $name($($argument),*);
+                    let $call: profile::Program<'_> = &mut || $name($($argument),*);
                     $profile
                 }
             }

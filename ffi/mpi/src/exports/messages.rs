@@ -90,7 +90,7 @@ macro_rules! both {
                     $comm,
                     &[$(($count.elements(), $type)),+],
                     both!(@request $end $($last)?),
-                    || $name($($argument),*),
+                    &mut || $name($($argument),*),
                 )
             }
         }

@@ -287,10 +287,14 @@ struct Call {
     root: Option<u32>,
 }
 
+/// What does a call of the program. None of its own code is made for each function: there are
+/// hundreds.
+pub type Program<'a> = &'a mut dyn FnMut() -> c_int;
+
 /// Does a call of the program, and notes it if it succeeds.
 fn noted(
-    call: impl FnOnce() -> c_int,
-    what: impl FnOnce(&mut State, &'static Abi) -> Option<Call>,
+    call: Program<'_>,
+    what: &mut dyn FnMut(&mut State, &'static Abi) -> Option<Call>,
 ) -> c_int {
     let Ok(abi) = abi::get() else {
         return call();
@@ -679,11 +683,13 @@ pub trait Amounts {
     unsafe fn amount(&self, state: &mut State, abi: &Abi, length: usize) -> Amount;
 
     /// Whether it has a part for each peer in arrays.
-    const LISTED: bool;
+    fn is_listed(&self) -> bool;
 }
 
 impl<A, N: Count> Amounts for Buffer<A, N> {
-    const LISTED: bool = false;
+    fn is_listed(&self) -> bool {
+        false
+    }
 
     #[expect(private_interfaces, reason = "called here only")]
     unsafe fn amount(&self, state: &mut State, abi: &Abi, _: usize) -> Amount {
@@ -706,7 +712,9 @@ unsafe fn sum<N: Count>(counts: *const N, length: usize) -> u64 {
 }
 
 impl<A, N: Count> Amounts for BufferV<A, N> {
-    const LISTED: bool = true;
+    fn is_listed(&self) -> bool {
+        true
+    }
 
     #[expect(private_interfaces, reason = "called here only")]
     unsafe fn amount(&self, state: &mut State, abi: &Abi, length: usize) -> Amount {
@@ -721,7 +729,9 @@ impl<A, N: Count> Amounts for BufferV<A, N> {
 }
 
 impl<A, N: Count, P> Amounts for BufferW<A, N, P> {
-    const LISTED: bool = true;
+    fn is_listed(&self) -> bool {
+        true
+    }
 
     #[expect(private_interfaces, reason = "called here only")]
     unsafe fn amount(&self, state: &mut State, abi: &Abi, length: usize) -> Amount {
@@ -743,7 +753,9 @@ impl<A, N: Count, P> Amounts for BufferW<A, N, P> {
 }
 
 impl<N: Count> Amounts for Reduction<N> {
-    const LISTED: bool = false;
+    fn is_listed(&self) -> bool {
+        false
+    }
 
     #[expect(private_interfaces, reason = "called here only")]
     unsafe fn amount(&self, state: &mut State, abi: &Abi, _: usize) -> Amount {
@@ -752,7 +764,9 @@ impl<N: Count> Amounts for Reduction<N> {
 }
 
 impl<N: Count> Amounts for Reduction<*const N> {
-    const LISTED: bool = true;
+    fn is_listed(&self) -> bool {
+        true
+    }
 
     #[expect(private_interfaces, reason = "called here only")]
     unsafe fn amount(&self, state: &mut State, abi: &Abi, length: usize) -> Amount {
@@ -790,13 +804,8 @@ impl Collective {
     ///
     /// As the MPI standard says; the library writes a request if the call returns 0.
     #[cold]
-    pub unsafe fn noted(
-        self,
-        first: &impl Amounts,
-        last: &impl Amounts,
-        call: impl FnOnce() -> c_int,
-    ) -> c_int {
-        noted(call, |state, abi| {
+    pub unsafe fn noted(self, first: &dyn Amounts, last: &dyn Amounts, call: Program<'_>) -> c_int {
+        noted(call, &mut |state, abi| {
             let group = state.group_of(abi, self.comm);
             // SAFETY: the caller's promise.
             let amount = unsafe { self.amount(state, abi, group, first, last) };
@@ -825,13 +834,13 @@ impl Collective {
     /// # Safety
     ///
     /// As the MPI standard says.
-    unsafe fn amount<F: Amounts, L: Amounts>(
+    unsafe fn amount(
         &self,
         state: &mut State,
         abi: &Abi,
         group: u32,
-        first: &F,
-        last: &L,
+        first: &dyn Amounts,
+        last: &dyn Amounts,
     ) -> Amount {
         let Some(ranks) = state.groups.get(group as usize).filter(|_| group != 0) else {
             return Amount::default();
@@ -864,11 +873,11 @@ impl Collective {
             match (self.op, self.root) {
                 (Op::Gather, Some(_)) if !is_root => first.amount(state, abi, 0),
                 (Op::Scatter, Some(_)) if is_root => {
-                    per_peer::<F>(first.amount(state, abi, length), peers)
+                    per_peer(first, first.amount(state, abi, length), peers)
                 }
                 (Op::Scatter, Some(_)) => last.amount(state, abi, 0),
                 (Op::Gather | Op::Allgather | Op::Alltoall | Op::ReduceScatter, _) => {
-                    per_peer::<L>(last.amount(state, abi, length), peers)
+                    per_peer(last, last.amount(state, abi, length), peers)
                 }
                 _ => last.amount(state, abi, length),
             }
@@ -877,8 +886,8 @@ impl Collective {
 }
 
 /// What is for each peer, where the buffer says one part of it.
-fn per_peer<B: Amounts>(amount: Amount, peers: u64) -> Amount {
-    if B::LISTED {
+fn per_peer(buffer: &dyn Amounts, amount: Amount, peers: u64) -> Amount {
+    if buffer.is_listed() {
         return amount;
     }
     Amount {
@@ -890,8 +899,8 @@ fn per_peer<B: Amounts>(amount: Amount, peers: u64) -> Amount {
 
 /// `MPI_Barrier`.
 #[cold]
-pub fn barrier(comm: Word, call: impl FnOnce() -> c_int) -> c_int {
-    noted(call, |state, abi| {
+pub fn barrier(comm: Word, call: Program<'_>) -> c_int {
+    noted(call, &mut |state, abi| {
         Some(Call {
             function: "MPI_Barrier",
             group: state.group_of(abi, comm),
@@ -916,9 +925,9 @@ pub unsafe fn message(
     comm: Option<Word>,
     buffers: &[(usize, Word)],
     request: *const c_void,
-    call: impl FnOnce() -> c_int,
+    call: Program<'_>,
 ) -> c_int {
-    noted(call, |state, abi| {
+    noted(call, &mut |state, abi| {
         let group = comm.map_or(0, |comm| state.group_of(abi, comm));
         let mut amount = Amount::default();
         for (count, datatype) in buffers {
@@ -947,9 +956,9 @@ pub unsafe fn message(
 pub fn packing(
     name: &'static str,
     (count, datatype, comm): (usize, Word, Word),
-    call: impl FnOnce() -> c_int,
+    call: Program<'_>,
 ) -> c_int {
-    noted(call, |state, abi| {
+    noted(call, &mut |state, abi| {
         Some(Call {
             function: plain_name(name),
             group: state.group_of(abi, comm),
@@ -967,11 +976,7 @@ pub fn packing(
 ///
 /// The pointers are those that the MPI standard asks for.
 #[cold]
-pub unsafe fn completion(
-    name: &'static str,
-    completion: &Completion,
-    call: impl FnOnce() -> c_int,
-) -> c_int {
+pub unsafe fn completion(name: &'static str, completion: &Completion, call: Program<'_>) -> c_int {
     let count = usize::try_from(completion.count).unwrap_or(0);
     let mut few = [0; 8];
     let mut many = Vec::new();
@@ -988,7 +993,7 @@ pub unsafe fn completion(
         }
     }
     let handles = &*handles;
-    noted(call, |state, _| {
+    noted(call, &mut |state, _| {
         // SAFETY: the caller's promise; the call has returned 0.
         let found = unsafe { completion.found() };
         let (mut amount, mut group) = (Amount::default(), 0);
@@ -1030,9 +1035,9 @@ pub unsafe fn starting(
     name: &'static str,
     count: c_int,
     requests: *const c_void,
-    call: impl FnOnce() -> c_int,
+    call: Program<'_>,
 ) -> c_int {
-    noted(call, |state, abi| {
+    noted(call, &mut |state, abi| {
         let (mut amount, mut group) = (Amount::default(), 0);
         for at in 0..usize::try_from(count).unwrap_or(0) {
             // SAFETY: the caller's promise.
@@ -1064,12 +1069,12 @@ pub unsafe fn starting(
 ///
 /// As the MPI standard says.
 #[cold]
-pub unsafe fn freeing(request: *const c_void, call: impl FnOnce() -> c_int) -> c_int {
+pub unsafe fn freeing(request: *const c_void, call: Program<'_>) -> c_int {
     let handle = abi::get().ok().map(|abi| {
         // SAFETY: the caller's promise.
         unsafe { abi.handle_at(request, 0) & abi.handle }
     });
-    noted(call, |state, _| {
+    noted(call, &mut |state, _| {
         handle.map(|handle| state.requests.remove(&handle));
         Some(Call {
             function: "MPI_Request_free",
@@ -1089,8 +1094,8 @@ pub unsafe fn freeing(request: *const c_void, call: impl FnOnce() -> c_int) -> c
 ///
 /// The flag is null, or is written where the call returns 0.
 #[cold]
-pub unsafe fn other(name: &'static str, flag: *const c_int, call: impl FnOnce() -> c_int) -> c_int {
-    noted(call, |_, _| {
+pub unsafe fn other(name: &'static str, flag: *const c_int, call: Program<'_>) -> c_int {
+    noted(call, &mut |_, _| {
         // SAFETY: the caller's promise.
         let polled = !flag.is_null() && unsafe { *flag } == 0;
         Some(Call {
