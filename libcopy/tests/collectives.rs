@@ -595,7 +595,9 @@ fn short(team: &mut Team) {
         }
         let counts: Vec<usize> = (0..size).map(|rank| slice(rank).len()).collect();
         let mut sum = vec![0; counts[me]];
-        team.reduce_scatter_bytes(mine, &mut sum, &counts, 4, mix_words)
+        // More than is divided, on some ranks.
+        let longer = [&mine[..], &[7; 9000][..me % 2 * 9000]].concat();
+        team.reduce_scatter_bytes(&longer, &mut sum, &counts, 4, mix_words)
             .unwrap();
         assert!(sum == expected[slice(me)], "reduce_scatter of {len} bytes");
         let mut parts = vec![0; len * size];
@@ -1093,6 +1095,8 @@ fn a_mismatch_is_an_error_on_every_rank() {
         "operation",
         "root",
         "gather",
+        "reduce",
+        "parts-of-all",
         "elements",
         "nothing",
         "parts",
@@ -1128,6 +1132,21 @@ fn mismatch(team: &mut Team, what: &str) {
         "gather" => {
             let recv = (team.rank() == 0).then_some(&mut all[..]);
             team.gather(&bytes[..lens(1 << 20, 1 << 19)], recv, 0)
+        }
+        // One length goes in one step, and the other one does not.
+        "reduce" => {
+            let (len, is_root) = (lens(4000, 40_000), team.rank() == 0);
+            let recv = is_root.then_some(&mut all[..len]);
+            team.reduce_bytes(Some(&bytes[..len]), recv, 0, 4, add)
+        }
+        "parts-of-all" => {
+            let counts = [100, 100, lens(100, 60_000)];
+            let parts = Parts {
+                counts: &counts,
+                offsets: &[0, 100, 200],
+            };
+            let len = counts[team.rank()];
+            team.allgatherv(&bytes[..len], &mut all[..60_200], parts)
         }
         "elements" | "nothing" => {
             let send: Vec<SendBuffer<'_>> = (0..3).map(|_| (&bytes[..1 << 20]).into()).collect();

@@ -322,7 +322,7 @@ impl Team {
         let scaled = parts.scaled::<T>()?;
         let parts = scaled.parts();
         self.ready([send, recv])?;
-        self.collective((Op::Allgather, 0, UNSAID), |team| {
+        self.collective((Op::Allgather, 0, total(parts.counts)), |team| {
             let division = Division::parts(parts, recv.len(), team.size(), true)?;
             allgather::run(team, Some(send), recv, division)
         })
@@ -338,7 +338,7 @@ impl Team {
         let scaled = parts.scaled::<T>()?;
         let parts = scaled.parts();
         self.ready([recv, &[]])?;
-        self.collective((Op::Allgather, 0, UNSAID), |team| {
+        self.collective((Op::Allgather, 0, total(parts.counts)), |team| {
             let division = Division::parts(parts, recv.len(), team.size(), true)?;
             allgather::run(team, None, recv, division)
         })
@@ -503,7 +503,8 @@ impl Team {
             send.unwrap_or_default(),
             recv.as_deref().unwrap_or_default(),
         ])?;
-        self.collective((Op::Reduce, root, UNSAID), |team| {
+        let len = recv.as_deref().or(send).map_or(0, <[u8]>::len);
+        self.collective((Op::Reduce, root, len), |team| {
             at_root(team, root, recv.is_some(), "receive buffer")?;
             let (from, to, len) = match recv {
                 Some(recv) => (same_length(send, recv)?, recv.as_mut_ptr(), recv.len()),
@@ -553,7 +554,9 @@ impl Team {
         mut combine: impl FnMut(&[u8], &mut [u8]),
     ) -> Result<()> {
         self.ready([send, recv])?;
-        self.collective((Op::ReduceScatter, 0, UNSAID), |team| {
+        // A rank may give more than is divided.
+        let len = total(counts);
+        self.collective((Op::ReduceScatter, 0, len), |team| {
             reduce::whole_elements(send.len(), element)?;
             for &count in counts {
                 reduce::whole_elements(count, element)?;
@@ -574,7 +577,7 @@ impl Team {
             Division::parts(parts, send.len(), team.size(), false)?;
             own_part(recv.len(), counts[team.rank()])?;
             let (from, to) = (send.as_ptr(), recv.as_mut_ptr());
-            if direct::takes(team, send.len()) {
+            if direct::takes(team, len) {
                 // SAFETY: likewise.
                 return unsafe { direct::reduce_scatter(team, (from, to), counts, &mut combine) };
             }
@@ -596,6 +599,13 @@ fn of_bytes<T: Pod>(mut combine: impl FnMut(&[T], &mut [T])) -> impl FnMut(&[u8]
             into.copy_from_slice(cast_slice(&combined));
         }
     }
+}
+
+/// Bytes of all parts, before anything is checked.
+fn total(counts: &[usize]) -> usize {
+    counts
+        .iter()
+        .fold(0, |sum, count| sum.saturating_add(*count))
 }
 
 /// The parts of a buffer that is sent.
