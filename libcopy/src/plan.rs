@@ -13,6 +13,7 @@ pub mod check;
 pub mod choose;
 mod combine;
 mod costs;
+mod exchange;
 mod executor;
 mod held;
 mod planner;
@@ -25,6 +26,7 @@ mod tree;
 
 pub use call::{Call, Lengths, Operation, Prefix, Shape, Workers, granule, share};
 pub use costs::{Costs, Machine, Resource};
+pub use exchange::{Exchange, GroupStep, MOST_STEPS, StepMember};
 pub use executor::{Execution, Step, Transport};
 pub use planner::{Groups, PlanCounts, Planned, Planner};
 pub use plans::Plans;

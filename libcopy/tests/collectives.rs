@@ -87,6 +87,7 @@ fn a_rank() {
         "transports" => transports(&mut Team::from_env().unwrap()),
         "root" => wrong_root(&mut Team::from_env().unwrap(), words.next().unwrap()),
         "short" => short(&mut Team::from_env().unwrap()),
+        "steps" => steps(&mut Team::from_env().unwrap()),
         "order" => order(&mut Team::from_env().unwrap()),
         "typed" => typed(&mut Team::from_env().unwrap()),
         "hidden" => hidden(&mut Team::from_env().unwrap()),
@@ -609,6 +610,86 @@ fn short(team: &mut Team) {
         let for_us = |bytes: &Vec<u8>| bytes[me * part..][..part].to_vec();
         let expected: Vec<u8> = all.iter().flat_map(for_us).collect();
         assert!(parts == expected, "alltoall of {part} bytes");
+    }
+}
+
+/// Short calls of ranks in groups of groups take a step for each group: two and three levels, full
+/// groups and others, and more levels than there may be.
+#[test]
+fn short_calls_go_group_by_group() {
+    for (ranks, most) in [(4, "2"), (7, "2"), (11, "3"), (17, "4"), (17, "2")] {
+        expect_success(ranks, "steps", &[(GROUPS, most)]);
+    }
+    expect_success(7, "steps", &[(GROUPS, "2"), ("LIBCOPY_EAGER_MAX", "0")]);
+}
+
+/// Elements of the ranks of a member, group by group.
+fn mixed_in_groups(tree: &plan::Tree, member: plan::Member, all: &[Vec<u8>]) -> Vec<u8> {
+    match member {
+        plan::Member::Rank(rank) => all[rank].clone(),
+        plan::Member::Group(group) => {
+            let members = tree.groups()[group].members.iter();
+            let parts = members.map(|member| mixed_in_groups(tree, *member, all));
+            let mixed = parts.reduce(|mut mixed, part| {
+                mix_words(&part, &mut mixed);
+                mixed
+            });
+            mixed.unwrap()
+        }
+    }
+}
+
+fn steps(team: &mut Team) {
+    set_groups(team);
+    let (me, size) = (team.rank(), team.size());
+    let most = std::env::var(GROUPS).unwrap().parse().unwrap();
+    let tree = plan::Tree::in_rank_order(size, most);
+    let by_steps = tree.depth() <= plan::MOST_STEPS && team.policy().eager_max > 0;
+    for (salt, len) in [4, 64, 200, 996, 1000, 1004].into_iter().enumerate() {
+        let all: Vec<Vec<u8>> = (0..size)
+            .map(|rank| pattern(salt as u64, rank, len))
+            .collect();
+        let mine = &all[me];
+        let expected = mixed_in_groups(&tree, plan::Member::Group(tree.top()), &all);
+        for turn in 0..4 {
+            let before = team.plan_counts().calls;
+            let mut sum = if turn % 2 == 0 {
+                vec![0; len]
+            } else {
+                mine.clone()
+            };
+            let send = (turn % 2 == 0).then_some(&mine[..]);
+            team.allreduce_bytes(send, &mut sum, 4, mix_words).unwrap();
+            assert!(
+                sum == expected || !by_steps || len > 1000,
+                "allreduce of {len} bytes"
+            );
+            team.barrier().unwrap();
+            let planned = team.plan_counts().calls - before;
+            assert_eq!(planned == 0, by_steps && len <= 1000, "{len} bytes");
+            // Others in between, after which ranks may be ahead of each other.
+            let mut bytes = pattern(1, turn, len);
+            team.bcast(&mut bytes, turn % size).unwrap();
+            let mut parts = vec![0; len * size];
+            team.allgather(mine, &mut parts).unwrap();
+            assert!(parts == all.concat(), "allgather of {len} bytes");
+        }
+        let counts: Vec<usize> = (0..size)
+            .map(|rank| (len / 7).max(1) * (rank % 3))
+            .collect();
+        let offsets: Vec<usize> = (0..size).map(|rank| (size - 1 - rank) * len).collect();
+        let parts = Parts {
+            counts: &counts,
+            offsets: &offsets,
+        };
+        let mut received = vec![9; len * size];
+        team.allgatherv(&mine[..counts[me]], &mut received, parts)
+            .unwrap();
+        let mut expected = vec![9; len * size];
+        for rank in 0..size {
+            expected[offsets[rank]..][..counts[rank]].copy_from_slice(&all[rank][..counts[rank]]);
+        }
+        assert!(received == expected, "allgatherv of {len} bytes");
     }
 }
 

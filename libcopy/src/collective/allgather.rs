@@ -5,7 +5,7 @@
 use super::cooperative::{Direction, Rts};
 use super::division::{Division, own_part};
 use super::offloaded::{OffloadRts, Outcome, Piece};
-use super::{direct, planned};
+use super::{direct, exchange, planned};
 use crate::error::Result;
 use crate::memcpy;
 use crate::offload::guard::Kind;
@@ -64,9 +64,15 @@ pub(super) fn run(
         // SAFETY: our part is borrowed, and is in its place of the buffer or elsewhere.
         return unsafe { planned::allgather(team, mine, recv, division, kind) };
     }
-    if decision.path == Path::Eager && team.size() > 1 && direct::takes(team, largest) {
-        // SAFETY: `mine` is readable for our length, and nobody writes to it meanwhile.
-        return unsafe { direct::allgather(team, mine, recv, division) };
+    if decision.path == Path::Eager && team.size() > 1 {
+        if direct::takes(team, largest) {
+            // SAFETY: `mine` is readable for our length, and nobody writes to it meanwhile.
+            return unsafe { direct::allgather(team, mine, recv, division) };
+        }
+        if let Some(steps) = exchange::steps_of_parts(team, largest) {
+            // SAFETY: likewise.
+            return unsafe { exchange::allgather(team, &steps, mine, recv, division) };
+        }
     }
     match decision.path {
         Path::Eager => {

@@ -9,7 +9,7 @@ use bytemuck::{
 
 use super::alltoall::Side;
 use super::division::{Division, Parts, Scaled, in_bytes, own_part};
-use super::{allgather, alltoall, bcast, direct, gather, planned, reduce, scatter};
+use super::{allgather, alltoall, bcast, direct, exchange, gather, planned, reduce, scatter};
 use crate::error::{Error, Result, Value};
 use crate::offload;
 use crate::op::{Call, Op, UNSAID};
@@ -30,7 +30,10 @@ impl Team {
             if direct::takes(self, 0) {
                 return direct::barrier(self);
             }
-            planned::barrier(self).unwrap_or_else(|| self.mailbox.barrier())
+            match exchange::steps(self, 0) {
+                Some(steps) => exchange::barrier(self, &steps),
+                None => self.mailbox.barrier(),
+            }
         });
         self.settle(result)
     }

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::memcpy;
 use crate::op::{Call, Op};
 use crate::plan;
-use crate::shm::contribution::{MOST, Readers};
+use crate::shm::contribution::{Contribution, MOST, Readers};
 use crate::team::Team;
 
 /// Bytes that a rank reads from others, at most.
@@ -184,10 +184,10 @@ unsafe fn publish(
     let (number, unread) = team.contributions.next();
     match unread {
         Some(Readers::One(rank)) if rank == me => {}
-        Some(Readers::One(rank)) => wait(team, rank, number - 1)?,
+        Some(Readers::One(rank)) => come(team, rank, number - 1)?,
         Some(Readers::All) => team
             .others()
-            .try_for_each(|rank| wait(team, rank, number - 1))?,
+            .try_for_each(|rank| come(team, rank, number - 1))?,
         None => {}
     }
     let mine = team.segment().contribution(me, number);
@@ -201,24 +201,33 @@ unsafe fn publish(
 }
 
 /// Wakes those who sleep until we have published something.
-fn wake(team: &Team) {
+pub(super) fn wake(team: &Team) {
     let (segment, size) = (team.segment(), team.size());
     let ring = |rank: usize| segment.block(rank).bell.ring();
     segment.board(team.rank()).watchers.wake(size, ring);
 }
 
-/// Waits until a rank has come to the call of this kind with this number.
-fn wait(team: &Team, rank: usize, number: u64) -> Result<()> {
+/// Waits until a rank has published something in this place for the call with this number.
+fn wait<const WORDS: usize>(
+    team: &Team,
+    rank: usize,
+    theirs: &Contribution<WORDS>,
+    number: u64,
+) -> Result<()> {
     let (segment, me) = (team.segment(), team.rank());
-    let theirs = segment.contribution(rank, number);
     let watch = || segment.board(rank).watchers.watch(me);
     let mailbox = &team.mailbox;
     mailbox.wait_listening(|other| other == rank, watch, || theirs.has(number))
 }
 
-/// Looks at a rank for a moment. Whether it has come.
-fn comes_soon(team: &Team, rank: usize, number: u64) -> bool {
+/// Waits until a rank has come to the call of one step with this number.
+fn come(team: &Team, rank: usize, number: u64) -> Result<()> {
     let theirs = team.segment().contribution(rank, number);
+    wait(team, rank, theirs, number)
+}
+
+/// Looks for a moment whether something was published in a place.
+fn comes_soon<const WORDS: usize>(team: &Team, theirs: &Contribution<WORDS>, number: u64) -> bool {
     let looks = if team.is_oversubscribed() { 1 } else { LOOKS };
     (0..looks).any(|_| {
         let is_there = theirs.has(number);
@@ -247,24 +256,38 @@ fn others_have_published(team: &mut Team, number: u64, call: impl Fn(usize) -> C
     let (me, size) = (team.rank(), team.size());
     let mut is_told = false;
     for rank in (me + 1..size).chain(0..me) {
-        if !comes_soon(team, rank, number) {
-            if !is_told {
-                wake(team);
-                is_told = true;
-            }
-            wait(team, rank, number)?;
-        }
-        let theirs = team.segment().contribution(rank, number).call(number);
-        let theirs = theirs.ok_or_else(|| Error::corrupt("the number of a call", number))?;
-        if theirs != call(rank).to_words() {
-            let waiter = &team.mailbox.waiter;
-            return Err(waiter.mismatch(rank, Call::from_words(theirs), call(rank)));
-        }
+        let theirs = team.segment().contribution(rank, number);
+        meet(team, (rank, theirs), number, call(rank), &mut is_told)?;
     }
     if !is_told {
         wake(team);
     }
     team.contributions.all_have_begun();
+    Ok(())
+}
+
+/// Waits until a rank has published something in this place for a call that is as we expect.
+/// `is_told`: whether those were woken who sleep until we have published what we had to publish
+/// before.
+pub(super) fn meet<const WORDS: usize>(
+    team: &Team,
+    (rank, theirs): (usize, &Contribution<WORDS>),
+    number: u64,
+    call: Call,
+    is_told: &mut bool,
+) -> Result<()> {
+    if !comes_soon(team, theirs, number) {
+        if !std::mem::replace(is_told, true) {
+            wake(team);
+        }
+        wait(team, rank, theirs, number)?;
+    }
+    let theirs = theirs.call(number);
+    let theirs = theirs.ok_or_else(|| Error::corrupt("the number of a call", number))?;
+    if theirs != call.to_words() {
+        let waiter = &team.mailbox.waiter;
+        return Err(waiter.mismatch(rank, Call::from_words(theirs), call));
+    }
     Ok(())
 }
 

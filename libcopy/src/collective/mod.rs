@@ -18,6 +18,7 @@ mod calls;
 mod cooperative;
 mod direct;
 mod division;
+mod exchange;
 mod gather;
 #[doc(hidden)]
 pub mod nonblocking;

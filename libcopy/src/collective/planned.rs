@@ -53,18 +53,6 @@ pub(super) fn takes(team: &Team, decision: Decision) -> Option<TransportKind> {
     }
 }
 
-/// Returns when all ranks have come, level by level; nothing where all are one group, which has a
-/// counter for that.
-pub(super) fn barrier(team: &mut Team) -> Option<Result<()>> {
-    if team.size() <= 2 {
-        return None;
-    }
-    let planned = team.plan(&plan_call(Operation::Barrier, 0, Lengths::Same(0)));
-    let run = Run::new(team, Call::new(Op::Barrier, 0, 0), &planned);
-    // SAFETY: there is no memory.
-    (planned.depth > 1).then(|| unsafe { run.start(team) })
-}
-
 /// Copies the root's bytes into everybody's.
 pub(super) fn bcast(
     team: &mut Team,

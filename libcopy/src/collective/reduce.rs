@@ -9,7 +9,7 @@
 
 use super::division::{Division, Parts, slices};
 use super::planned::{self, Combine};
-use super::{allgather, direct, gather};
+use super::{allgather, direct, exchange, gather};
 use crate::error::{Allowed, Error, Result};
 use crate::offload;
 use crate::op::Op;
@@ -103,6 +103,10 @@ pub(super) unsafe fn to_all(
     if direct::takes(team, len) {
         // SAFETY: the caller's promise.
         return unsafe { direct::allreduce(team, (from, to, len), element, combine) };
+    }
+    if let Some(steps) = exchange::steps(team, len) {
+        // SAFETY: likewise.
+        return unsafe { exchange::allreduce(team, &steps, (from, to, len), combine) };
     }
     if !offloads(team, Op::Allgather, len, element) {
         // SAFETY: the caller's promise.

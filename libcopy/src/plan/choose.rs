@@ -6,6 +6,7 @@ use crate::topology::{Level, Object};
 
 use super::call::{Call, Operation, Prefix, Shape, Workers};
 use super::costs::{Costs, Machine};
+use super::exchange;
 use super::plans::Plans;
 use super::tree::{MOST_MEMBERS, Tree};
 
@@ -54,11 +55,16 @@ struct Kind {
     chunks: Vec<usize>,
 }
 
-fn kinds(machine: &Object, places: &[usize], call: &Call<'_>, costs: &Costs) -> Vec<Kind> {
+/// Trees whose groups are some levels of the machine and have at most so many members, each with
+/// these levels.
+fn trees(
+    machine: &Object,
+    places: &[usize],
+    sizes: &[usize],
+    in_rank_order: bool,
+) -> Vec<(Vec<Level>, Tree)> {
     let levels = [Level::Package, Level::Node, Level::Cache];
     let mut trees: Vec<(Vec<Level>, Tree)> = Vec::new();
-    let mut sizes = vec![MOST_MEMBERS, costs.fan_out()];
-    sizes.dedup();
     let used = 0..1 << levels.len();
     let used = used.flat_map(|used: usize| sizes.iter().map(move |most| (used, *most)));
     for (used, most) in used {
@@ -68,13 +74,28 @@ fn kinds(machine: &Object, places: &[usize], call: &Call<'_>, costs: &Costs) -> 
             .filter(|(index, _)| used >> index & 1 != 0);
         let used: Vec<Level> = used.map(|(_, level)| *level).collect();
         let mut tree = Tree::new(machine, places, &used, most);
-        if call.in_rank_order && !tree.is_in_rank_order() {
+        if in_rank_order && !tree.is_in_rank_order() {
             tree = Tree::in_rank_order(places.len(), most);
         }
         if trees.iter().all(|(_, other)| *other != tree) {
             trees.push((used, tree));
         }
     }
+    trees
+}
+
+/// The tree of short calls that take a step for each group ([`Exchange`](super::Exchange)). What
+/// was measured has no part in it, as values are combined in its order.
+pub(super) fn for_exchange(machine: &Object, places: &[usize]) -> Option<Tree> {
+    let trees = trees(machine, places, &exchange::SIZES, false).into_iter();
+    let machine = Machine::new(machine, places, Costs::BUILT_IN);
+    exchange::best(trees.map(|(_, tree)| tree), &machine)
+}
+
+fn kinds(machine: &Object, places: &[usize], call: &Call<'_>, costs: &Costs) -> Vec<Kind> {
+    let mut sizes = vec![MOST_MEMBERS, costs.fan_out()];
+    sizes.dedup();
+    let trees = trees(machine, places, &sizes, call.in_rank_order);
     let workers = match call.operation {
         Operation::ReduceScatter | Operation::Reduce => {
             &[Workers::All, Workers::Leaders, Workers::Owners][..]

@@ -9,6 +9,7 @@ use hashbrown::HashMap;
 use super::call::{Call, Lengths, Operation, Shape, Workers};
 use super::choose::{self, Way};
 use super::costs::Costs;
+use super::exchange::Exchange;
 use super::plans::Plans;
 use super::stage::Plan;
 use super::tree::{Member, Tree};
@@ -107,6 +108,8 @@ pub struct Planner {
     /// For each operation, bytes of an element, and logarithm of bytes.
     ways: HashMap<(Operation, usize, u32), Way>,
     kept: Lru<(Key, Arc<Planned>)>,
+    /// Steps of short calls, once they have been asked for.
+    exchange: Option<Option<Arc<Exchange>>>,
 }
 
 impl Planner {
@@ -126,6 +129,7 @@ impl Planner {
             costs,
             ways: HashMap::new(),
             kept: Lru::default(),
+            exchange: None,
         }
     }
 
@@ -159,6 +163,22 @@ impl Planner {
         }
         self.kept.push((Key::of(call), planned.clone()));
         planned
+    }
+
+    /// The rank's steps of short calls, if such calls go by steps: made when they are asked for the
+    /// first time.
+    pub fn exchange(&mut self) -> Option<Arc<Exchange>> {
+        let size = self.places.len();
+        let (machine, places, groups, rank) = (&self.machine, &self.places, self.groups, self.rank);
+        let known = self.exchange.get_or_insert_with(|| {
+            let tree = match groups {
+                Groups::One => None,
+                Groups::InOrder(most) => Some(Tree::in_rank_order(size, most)),
+                Groups::Machine => choose::for_exchange(machine, places),
+            };
+            Exchange::new(&tree?, rank).map(Arc::new)
+        });
+        known.clone()
     }
 
     /// The way of a call: the same for all lengths with the same logarithm, and for all roots, as

@@ -9,30 +9,31 @@
 
 use super::sync::{AtomicU64, Ordering};
 
-/// Bytes that a rank contributes, at most.
+/// Bytes that a rank contributes, at most, and what it publishes in a step of several
+/// ([`crate::plan::Exchange`]).
 pub(crate) const MOST: usize = 8192;
+pub(crate) const MOST_OF_STEP: usize = 1000;
 
-#[cfg(not(loom))]
-const WORDS: usize = MOST / 8;
-#[cfg(loom)]
-const WORDS: usize = 1;
+/// A place for calls that take one step, and for one of several steps.
+pub(crate) type Whole = Contribution<{ MOST / 8 }>;
+pub(crate) type OfStep = Contribution<{ MOST_OF_STEP / 8 }>;
 
 /// One of a rank's places. A few bytes are on the line that says that they are there.
 #[cfg_attr(not(loom), repr(C, align(128)))]
-pub(crate) struct Contribution {
+pub(crate) struct Contribution<const WORDS: usize> {
     /// Number of the call, from 1 on; written last.
     number: AtomicU64,
     call: [AtomicU64; 2],
     words: [AtomicU64; WORDS],
 }
 
-impl Contribution {
+impl<const WORDS: usize> Contribution<WORDS> {
     #[cfg(loom)]
     fn new() -> Self {
         Contribution {
             number: AtomicU64::new(0),
             call: Default::default(),
-            words: Default::default(),
+            words: std::array::from_fn(|_| AtomicU64::new(0)),
         }
     }
 
@@ -75,7 +76,7 @@ pub(crate) enum Readers {
     One(usize),
 }
 
-/// What a rank knows of its calls of this kind, and of the others'.
+/// What a rank knows of its calls of one step, and of the others'.
 #[derive(Debug, Default)]
 pub(crate) struct Contributions {
     /// Calls so far.
@@ -136,7 +137,7 @@ mod tests {
     #[test]
     fn a_call_is_seen_until_the_place_is_used_again() {
         // SAFETY: words, for which zero is valid.
-        let place: Box<Contribution> = unsafe { Box::new(std::mem::zeroed()) };
+        let place: Box<OfStep> = unsafe { Box::new(std::mem::zeroed()) };
         assert!(place.has(0) && !place.has(1));
         place.publish(1, [7, 8]);
         assert!(place.has(1) && !place.has(2));
@@ -156,7 +157,7 @@ mod loom_tests {
 
     struct Shared {
         /// For each rank its places.
-        places: [[Contribution; 2]; 2],
+        places: [[Contribution<1>; 2]; 2],
         /// loom reports who reads one that is written.
         bytes: [[UnsafeCell<u64>; 2]; 2],
     }
@@ -209,6 +210,54 @@ mod loom_tests {
             let other = thread::spawn(move || run(&other, 1, reads));
             run(&shared, 0, reads);
             other.join().unwrap();
+        });
+    }
+
+    /// Ranks 0 and 1 are a group, and 2 is beside it: in each call 0 and 1 read each other in a
+    /// step of their own, and then 2, which reads 0. Nobody says who has read what.
+    #[test]
+    fn loom_steps_of_two_groups() {
+        struct Steps {
+            /// For each rank and level its places.
+            places: [[[Contribution<1>; 2]; 2]; 3],
+            bytes: [[[UnsafeCell<u64>; 2]; 2]; 3],
+        }
+        // SAFETY: as for `Shared`.
+        unsafe impl Sync for Steps {}
+        // Level and partner.
+        let steps = [&[(1, 1), (0, 2)][..], &[(1, 0), (0, 2)], &[(0, 0)]];
+        let calls = move |shared: &Steps, me: usize| {
+            for number in 1..=3 {
+                for (level, partner) in steps[me] {
+                    let (at, level) = (place(number), *level);
+                    // SAFETY: nobody reads it.
+                    shared.bytes[me][level][at].with_mut(|byte| unsafe { *byte = number });
+                    shared.places[me][level][at].publish(number, [0, 0]);
+                    while !shared.places[*partner][level][at].has(number) {
+                        thread::yield_now();
+                    }
+                    // SAFETY: nobody writes to it.
+                    let seen = shared.bytes[*partner][level][at].with(|byte| unsafe { *byte });
+                    assert_eq!(seen, number);
+                }
+            }
+        };
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(1);
+        // Ranks that wait take turns.
+        builder.max_branches = 10_000;
+        builder.check(move || {
+            let three = || std::array::from_fn(|_| std::array::from_fn(|_| Contribution::new()));
+            let shared = Arc::new(Steps {
+                places: std::array::from_fn(|_| three()),
+                bytes: Default::default(),
+            });
+            let others = [1, 2].map(|rank| {
+                let shared = shared.clone();
+                thread::spawn(move || calls(&shared, rank))
+            });
+            calls(&shared, 0);
+            others.into_iter().for_each(|other| other.join().unwrap());
         });
     }
 

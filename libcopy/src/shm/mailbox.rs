@@ -122,9 +122,8 @@ impl Header {
     }
 }
 
-/// Bytes of a ring that are used at first, between two ranks and from one to all: enough for
-/// headers and short messages. More are used when a message needs them.
-const FIRST_PAIR: usize = 8 << 10;
+/// Bytes of a ring from one to all that are used at first: enough for headers and short messages.
+/// More are used when a message needs them.
 const FIRST_CAST: usize = 16 << 10;
 
 /// A ring grows to this many messages, so that a writer that is ahead of its readers need not wait
@@ -178,19 +177,20 @@ struct Outlet<'a, T> {
 impl Mailbox {
     pub(crate) fn new(segment: Arc<Segment>, rank: usize, size: usize) -> Self {
         let (pair, cast) = (segment.pair_ring(), segment.bcast_ring());
+        let first_pair = segment.first_pair_ring();
         Mailbox {
             waiter: Waiter::new(segment.clone(), rank, size),
             rank,
             size,
             sequence: 0,
             out: (0..size)
-                .map(|_| WriterState::new(pair.min(FIRST_PAIR), pair, LINE))
+                .map(|_| WriterState::new(first_pair, pair, LINE))
                 .collect(),
             cast: WriterState::new(cast.min(FIRST_CAST), cast, LINE),
             out_memory: vec![0; size],
             cast_memory: 0,
             inbox: (0..size)
-                .map(|_| ReaderState::new(pair.min(FIRST_PAIR), pair, LINE))
+                .map(|_| ReaderState::new(first_pair, pair, LINE))
                 .collect(),
             casts: (0..size)
                 .map(|_| ReaderState::new(cast.min(FIRST_CAST), cast, LINE))
@@ -269,7 +269,15 @@ impl Mailbox {
         let wanted = bytes.max(ring.capacity());
         if wanted > *memory {
             match to {
-                Target::One(rank) => self.segment.open_pair(rank, wanted)?,
+                Target::One(rank) => {
+                    if *memory == 0 {
+                        self.segment.open_pair(rank)?;
+                        *memory = self.segment.first_pair_ring();
+                    }
+                    if wanted > *memory {
+                        self.segment.grow_pair(rank, wanted)?;
+                    }
+                }
                 Target::All => self.segment.open_cast(wanted)?,
             }
             *memory = wanted;
@@ -329,10 +337,11 @@ impl Mailbox {
 
     fn place(&self, to: Target) -> *mut u8 {
         let (base, position) = match to {
-            Target::One(rank) => (
-                self.segment.pair_bytes(self.rank, rank),
-                self.out[rank].position(),
-            ),
+            Target::One(rank) => {
+                let ring = &self.out[rank];
+                let base = self.segment.pair_bytes(self.rank, rank, ring.capacity());
+                (base, ring.position())
+            }
             Target::All => (self.segment.cast_bytes(self.rank), self.cast.position()),
         };
         // SAFETY: a position is inside its ring.
@@ -542,10 +551,11 @@ impl Mailbox {
 
     fn source(&self, from: Source) -> *const u8 {
         let (base, position) = match from {
-            Source::One(rank) => (
-                self.segment.pair_bytes(rank, self.rank),
-                self.inbox[rank].position(),
-            ),
+            Source::One(rank) => {
+                let ring = &self.inbox[rank];
+                let base = self.segment.pair_bytes(rank, self.rank, ring.capacity());
+                (base, ring.position())
+            }
             Source::Cast(rank) => (self.segment.cast_bytes(rank), self.casts[rank].position()),
         };
         // SAFETY: a position is inside its ring.
@@ -633,26 +643,29 @@ impl Mailbox {
     }
 
     /// Where the next header is, if it is there. Nothing is taken.
-    fn peek(&self, from: Source) -> Option<usize> {
-        let ring = match from {
-            Source::One(rank) => &self.inbox[rank],
-            Source::Cast(rank) => &self.casts[rank],
+    fn peek(&self, from: Source) -> Option<*const u8> {
+        let head = head(&self.segment, from)?;
+        let (base, position) = match from {
+            Source::One(rank) => {
+                let (capacity, position) = self.inbox[rank].peek(LINE, head)?;
+                let base = self.segment.pair_bytes(rank, self.rank, capacity);
+                (base, position)
+            }
+            Source::Cast(rank) => {
+                let (_, position) = self.casts[rank].peek(LINE, head)?;
+                (self.segment.cast_bytes(rank), position)
+            }
         };
-        ring.peek(LINE, head(&self.segment, from)?)
+        // SAFETY: a position is inside its ring.
+        Some(unsafe { base.add(position) })
     }
 
     /// What a rank has called, if it has sent something for our operation that we have not taken.
     pub(crate) fn unread(&self, rank: usize) -> Option<Call> {
-        let places = [
-            (self.peek(Source::Cast(rank)), self.segment.cast_bytes(rank)),
-            (
-                self.peek(Source::One(rank)),
-                self.segment.pair_bytes(rank, self.rank),
-            ),
-        ];
-        let headers = places.into_iter().filter_map(|(position, base)| {
-            // SAFETY: a line is at the position, which is inside the ring and aligned to a line.
-            let line = unsafe { base.add(position?).cast::<[u64; 8]>().read() };
+        let places = [Source::Cast(rank), Source::One(rank)].map(|from| self.peek(from));
+        let headers = places.into_iter().flatten().filter_map(|place| {
+            // SAFETY: a line is at the place, which is aligned to a line.
+            let line = unsafe { place.cast::<[u64; 8]>().read() };
             Header::decode(line).ok()
         });
         let mut ours = headers.filter(|header| header.sequence == self.sequence as u16);

@@ -208,6 +208,11 @@ impl ReaderState {
         ((self.tail - self.start) % self.capacity) as usize
     }
 
+    /// Bytes of the ring that are used, counted from its start.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity as usize
+    }
+
     /// Bytes that can be read from [`Self::position`] on without wrapping around. Looks at the
     /// head only when fewer than `wanted` are known to be there.
     pub(crate) fn available(&mut self, wanted: usize, head: &Head) -> Result<usize> {
@@ -227,16 +232,21 @@ impl ReaderState {
         Ok((available - available % self.unit) as usize)
     }
 
-    /// Where the next `wanted` bytes begin, if they are there. Nothing is taken.
-    pub(crate) fn peek(&self, wanted: usize, head: &Head) -> Option<usize> {
+    /// The ring's capacity and where in it the next `wanted` bytes begin, if they are there. Nothing
+    /// is taken.
+    pub(crate) fn peek(&self, wanted: usize, head: &Head) -> Option<(usize, usize)> {
         let seen = head.written.load(Ordering::Acquire);
         if seen.checked_sub(self.tail)? < wanted as u64 {
             return None;
         }
         // The ring may have got a larger capacity when we were done with everything.
-        let is_larger = head.capacity.load(Ordering::Relaxed) > self.capacity;
-        let is_first = is_larger && head.start.load(Ordering::Relaxed) == self.tail;
-        Some(if is_first { 0 } else { self.position() })
+        let capacity = head.capacity.load(Ordering::Relaxed);
+        let is_first = capacity > self.capacity && head.start.load(Ordering::Relaxed) == self.tail;
+        Some(if is_first {
+            (capacity as usize, 0)
+        } else {
+            (self.capacity(), self.position())
+        })
     }
 
     /// Uses the larger capacity that the writer has given the ring when we were done with

@@ -36,7 +36,7 @@ use super::anonymous;
 use super::barrier::Barrier;
 use super::board::{Board, RANK_WORDS, REQUESTS};
 use super::claims::Claims;
-use super::contribution::{self, Contribution};
+use super::contribution::{self, OfStep, Whole};
 use super::doorbell::Doorbell;
 use super::meeting::{self, Directory, Failed, Guest, Host, Reply};
 use super::reports::Reports;
@@ -46,12 +46,13 @@ use super::turns::Turns;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::mapping::{self, SharedMapping};
+use crate::plan::MOST_STEPS;
 use crate::policy::POLICY_WORDS;
 use crate::process::Home;
 use crate::team::key::TeamKey;
 
 /// Set as the last step of making the segment: "libcopy" and the version of the layout.
-const READY: u64 = u64::from_le_bytes(*b"libcopy\x02");
+const READY: u64 = u64::from_le_bytes(*b"libcopy\x03");
 
 /// Most ranks a team may have.
 pub(crate) const MAX_RANKS: usize = 64 * RANK_WORDS;
@@ -74,10 +75,11 @@ pub(crate) const SLOT: usize = REQUESTS * ROOM;
 
 /// Bytes of a rank's own part: its board, its contributions, and its slot on pages behind.
 const OWN: usize = CONTRIBUTIONS + CONTRIBUTIONS_LEN + SLOT;
-/// Where the contributions are in it, and their bytes.
+/// Where the contributions are in it, those of steps among them, and their bytes.
 const CONTRIBUTIONS: usize = size_of::<Board>().next_multiple_of(128);
+const OF_STEPS: usize = CONTRIBUTIONS + 2 * size_of::<Whole>();
 const CONTRIBUTIONS_LEN: usize =
-    (CONTRIBUTIONS + 2 * size_of::<Contribution>()).next_multiple_of(4096) - CONTRIBUTIONS;
+    (OF_STEPS + 2 * MOST_STEPS * size_of::<OfStep>()).next_multiple_of(4096) - CONTRIBUTIONS;
 
 /// Words of a text that says why a rank could not join.
 const REASON_WORDS: usize = 48;
@@ -157,9 +159,13 @@ struct PairLines {
     claims: Claims<16>,
 }
 
-/// Bytes in front of the ring between two ranks: a page, so that its bytes begin on one.
-const PAIR_LINES: usize = 4096;
-const _: () = assert!(size_of::<PairLines>() <= PAIR_LINES);
+/// Bytes of the ring between two ranks at first, of a team of up to 32 ranks and of one of 128 and
+/// more: enough for headers and short messages. As there are as many rings as pairs of ranks, those
+/// of many ranks together would take much memory otherwise.
+const MOST_FIRST: usize = 8 << 10;
+const LEAST_FIRST: usize = 2 << 10;
+/// What the first memory of a rank's rings to all others has, between these two.
+const FIRST_OF_ALL: usize = 256 << 10;
 
 /// How many operations a rank that only sends small messages may be ahead of one that hangs in
 /// another operation, and still be found out.
@@ -178,6 +184,8 @@ pub(crate) struct CallRecord {
 struct Plan {
     size: usize,
     pair_ring: usize,
+    /// Bytes of it that are used at first; they have memory of their own, with its lines in front.
+    first_pair: usize,
     bcast_ring: usize,
     blocks: usize,
     /// Where the ranks' own parts begin; everything before has memory from the beginning.
@@ -185,6 +193,8 @@ struct Plan {
     /// Where the rings to all begin, and the bytes in front of one.
     casts: usize,
     cast_lines: usize,
+    /// Where the first memory of the rings between two ranks begins, and the larger one.
+    firsts: usize,
     pairs: usize,
     total: usize,
 }
@@ -203,15 +213,21 @@ impl Plan {
         let lines = size_of::<Head>() + size * size_of::<Counter>();
         let cast_lines = lines.next_multiple_of(4096);
         let casts = place(size * (cast_lines + bcast_ring).next_multiple_of(4096));
-        let pairs = place(size * size * (PAIR_LINES + pair_ring).next_multiple_of(4096));
+        let first_pair = FIRST_OF_ALL / size / LINE * LINE;
+        let first_pair = first_pair.clamp(LEAST_FIRST, MOST_FIRST).min(pair_ring);
+        let firsts = place(size * first_pairs(size, first_pair));
+        let larger = if pair_ring > first_pair { pair_ring } else { 0 };
+        let pairs = place(size * size * larger.next_multiple_of(4096));
         Plan {
             size,
             pair_ring,
+            first_pair,
             bcast_ring,
             blocks,
             own,
             casts,
             cast_lines,
+            firsts,
             pairs,
             total: end,
         }
@@ -228,12 +244,23 @@ impl Plan {
         self.casts + from * (self.cast_lines + self.bcast_ring).next_multiple_of(4096)
     }
 
-    /// Where that from one rank to another begins.
+    /// Where the first memory of that from one rank to another begins, with its lines.
+    fn first_pair(&self, from: usize, to: usize) -> usize {
+        assert!(from < self.size && to < self.size);
+        let of_rank = first_pairs(self.size, self.first_pair);
+        self.firsts + from * of_rank + to * (size_of::<PairLines>() + self.first_pair)
+    }
+
+    /// Where its larger memory begins.
     fn pair(&self, from: usize, to: usize) -> usize {
         assert!(from < self.size && to < self.size);
-        let index = from * self.size + to;
-        self.pairs + index * (PAIR_LINES + self.pair_ring).next_multiple_of(4096)
+        self.pairs + (from * self.size + to) * self.pair_ring.next_multiple_of(4096)
     }
+}
+
+/// Bytes of the first memory of all rings that a rank writes to one rank each.
+fn first_pairs(size: usize, first_pair: usize) -> usize {
+    (size * (size_of::<PairLines>() + first_pair)).next_multiple_of(4096)
 }
 
 /// A mapping of the shared memory.
@@ -633,7 +660,7 @@ impl Segment {
     }
 
     fn pair_lines(&self, from: usize, to: usize) -> &PairLines {
-        self.entry(self.plan.pair(from, to), 0)
+        self.entry(self.plan.first_pair(from, to), 0)
     }
 
     /// Counter of the bytes that `from` wrote to `to` alone; once that ring is open.
@@ -663,17 +690,26 @@ impl Segment {
         &self.pair_lines(root, leaf).claims
     }
 
-    /// Gives the first `bytes` bytes of our ring to another rank memory, and what is in front of
-    /// them.
+    /// Gives our ring to another rank its first memory, and what is in front of it.
     ///
     /// # Errors
     ///
     /// [`Error::System`] if there is no room.
-    pub(crate) fn open_pair(&self, to: usize, bytes: usize) -> Result<()> {
-        self.reserve(self.plan.pair(self.rank, to), PAIR_LINES + bytes)?;
+    pub(crate) fn open_pair(&self, to: usize) -> Result<()> {
+        let bytes = size_of::<PairLines>() + self.plan.first_pair;
+        self.reserve(self.plan.first_pair(self.rank, to), bytes)?;
         let (word, bit) = (self.rank / 64, 1 << (self.rank % 64));
         self.block(to).pairs_are_open[word].fetch_or(bit, Ordering::Release);
         Ok(())
+    }
+
+    /// Gives the first `bytes` bytes of the larger memory of our ring to another rank memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if there is no room.
+    pub(crate) fn grow_pair(&self, to: usize, bytes: usize) -> Result<()> {
+        self.reserve(self.plan.pair(self.rank, to), bytes)
     }
 
     /// Gives the first `bytes` bytes of our ring to all others memory, and what is in front of
@@ -715,11 +751,21 @@ impl Segment {
 
     /// Where a rank puts its bytes for a short call with this number.
     #[inline]
-    pub(crate) fn contribution(&self, rank: usize, number: u64) -> &Contribution {
+    pub(crate) fn contribution(&self, rank: usize, number: u64) -> &Whole {
         assert!(rank < self.plan.size);
         self.entry(
             self.plan.own(rank) + CONTRIBUTIONS,
             contribution::place(number),
+        )
+    }
+
+    /// Where a rank puts its bytes in the step of this level, for a call of steps with this number.
+    #[inline]
+    pub(crate) fn step_contribution(&self, rank: usize, level: usize, number: u64) -> &OfStep {
+        assert!(rank < self.plan.size && level < MOST_STEPS);
+        self.entry(
+            self.plan.own(rank) + OF_STEPS,
+            2 * level + contribution::place(number),
         )
     }
 
@@ -737,9 +783,17 @@ impl Segment {
         unsafe { self.mapping.base().add(self.plan.own(rank) + OWN - SLOT) }
     }
 
-    /// The ring from one rank to another; [`Self::pair_ring`] bytes that peers may change.
-    pub(crate) fn pair_bytes(&self, from: usize, to: usize) -> *mut u8 {
-        let offset = self.plan.pair(from, to) + PAIR_LINES;
+    /// The ring from one rank to another while it has this capacity: at most
+    /// [`Self::first_pair_ring`], or [`Self::pair_ring`] bytes that peers may change.
+    pub(crate) fn pair_bytes(&self, from: usize, to: usize, capacity: usize) -> *mut u8 {
+        let plan = &self.plan;
+        // A damaged capacity of a ring that has no larger memory.
+        let is_first = capacity <= plan.first_pair || plan.pair_ring <= plan.first_pair;
+        let offset = if is_first {
+            plan.first_pair(from, to) + size_of::<PairLines>()
+        } else {
+            plan.pair(from, to)
+        };
         // SAFETY: the ring is inside the mapping.
         unsafe { self.mapping.base().add(offset) }
     }
@@ -749,6 +803,11 @@ impl Segment {
         let offset = self.plan.cast(from) + self.plan.cast_lines;
         // SAFETY: the ring is inside the mapping.
         unsafe { self.mapping.base().add(offset) }
+    }
+
+    /// Bytes of the first memory of a ring between two ranks.
+    pub(crate) fn first_pair_ring(&self) -> usize {
+        self.plan.first_pair
     }
 
     pub(crate) fn pair_ring(&self) -> usize {
@@ -949,10 +1008,20 @@ fn process_file(key: &TeamKey, open: impl FnOnce() -> Result<File>) -> Result<Ar
 mod tests {
     use super::*;
 
+    /// `docs/semantics.md` says so.
+    #[test]
+    fn a_rank_reserves_92_kib() {
+        assert_eq!(OWN, 92 << 10);
+    }
+
     #[test]
     fn nothing_overlaps() {
-        for size in [1, 2, 3, 8, 65] {
-            let plan = Plan::new(size, 4096 + 64, 65536 + 64);
+        let rings = [4096 + 64, (256 << 10) + 64];
+        for (size, ring) in [1, 2, 3, 8, 65, 128]
+            .into_iter()
+            .flat_map(|size| rings.map(|r| (size, r)))
+        {
+            let plan = Plan::new(size, ring, 65536 + 64);
             assert!(size_of::<Preamble>() <= plan.blocks);
             assert!(plan.blocks + size * size_of::<RankBlock>() <= plan.own);
             let mut end = plan.own(size);
@@ -961,9 +1030,17 @@ mod tests {
                 end = plan.cast(from) + plan.cast_lines + plan.bcast_ring;
             }
             assert!(size_of::<Head>() + size * size_of::<Counter>() <= plan.cast_lines);
-            for (from, to) in (0..size).flat_map(|from| (0..size).map(move |to| (from, to))) {
-                assert!(end <= plan.pair(from, to));
-                end = plan.pair(from, to) + PAIR_LINES + plan.pair_ring;
+            let pairs = || (0..size).flat_map(|from| (0..size).map(move |to| (from, to)));
+            for (from, to) in pairs() {
+                assert!(end <= plan.first_pair(from, to));
+                assert!(plan.first_pair(from, to) % align_of::<PairLines>() == 0);
+                end = plan.first_pair(from, to) + size_of::<PairLines>() + plan.first_pair;
+            }
+            if plan.pair_ring > plan.first_pair {
+                for (from, to) in pairs() {
+                    assert!(end <= plan.pair(from, to));
+                    end = plan.pair(from, to) + plan.pair_ring;
+                }
             }
             assert!(end <= plan.total);
         }

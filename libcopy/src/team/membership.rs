@@ -23,7 +23,7 @@ use crate::op::{Call, Op};
 use crate::p2p::messenger::{Means, Messenger};
 use crate::p2p::registration::Registration;
 use crate::plan::{
-    Call as PlanCall, Costs, Groups, Lengths, Operation, PlanCounts, Planned, Planner,
+    Call as PlanCall, Costs, Exchange, Groups, Lengths, Operation, PlanCounts, Planned, Planner,
 };
 use crate::policy::{Async, Oversubscription, POLICY_WORDS, Path, Policy};
 use crate::shm::contribution::Contributions;
@@ -97,6 +97,8 @@ pub struct Team {
     is_flat: Option<bool>,
     /// Our calls that all ranks do in one step.
     pub(crate) contributions: Contributions,
+    /// Calls that went group by group.
+    pub(crate) exchanges: u64,
     /// Memory for bytes on their way, kept because pages that were touched before cost less.
     scratch: Vec<u128>,
 }
@@ -168,6 +170,7 @@ impl Team {
             plan_counts: PlanCounts::default(),
             is_flat: None,
             contributions: Contributions::default(),
+            exchanges: 0,
             scratch: Vec::new(),
         };
         if rank == 0 && team.groups() == Groups::Machine {
@@ -515,6 +518,18 @@ impl Team {
 
     /// What we do in a call.
     pub(crate) fn plan(&mut self, call: &PlanCall<'_>) -> Arc<Planned> {
+        self.planner().plan(call)
+    }
+
+    /// Our steps of short calls where ranks are in several groups, if there are any.
+    pub(crate) fn exchange(&mut self) -> Option<Arc<Exchange>> {
+        if self.is_flat() {
+            return None;
+        }
+        self.planner().exchange()
+    }
+
+    fn planner(&mut self) -> &mut Planner {
         let (rank, size, groups) = (self.rank(), self.size(), self.groups());
         let costs = match &self.planner {
             None => self.costs(),
@@ -522,10 +537,8 @@ impl Team {
             Some(_) => Costs::BUILT_IN,
         };
         let segment = &self.segment;
-        let planner = self
-            .planner
-            .get_or_insert_with(|| Planner::new(places::read(segment, size), rank, groups, costs));
-        planner.plan(call)
+        self.planner
+            .get_or_insert_with(|| Planner::new(places::read(segment, size), rank, groups, costs))
     }
 
     /// Makes groups of at most `most` ranks in their order from now on, whatever the machine is.

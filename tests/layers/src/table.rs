@@ -46,7 +46,7 @@ pub const TABLE: &[Layers] = &[
             < config topology memcpy
             < plan/tree plan/call plan/stage
             < plan/held plan/signal plan/costs plan/executor
-            < plan/alike
+            < plan/alike plan/exchange
             < plan/combine plan/blocks plan/scan plan/check plan/price
             < plan/plans
             < plan/choose
@@ -98,6 +98,7 @@ pub const TABLE: &[Layers] = &[
             < collective/nonblocking
             < collective/cooperative collective/planned
             < collective/direct
+            < collective/exchange
             < collective/offloaded
             < collective/allgather collective/alltoall collective/bcast collective/gather collective/scatter
             < collective/reduce
