@@ -5,7 +5,7 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use libcopy::plan::choose::{best, buffer};
+use libcopy::plan::choose::{best, buffer, in_steps};
 use libcopy::plan::{Call, Lengths, Operation, Plans};
 use libcopy_measure::machine::Machine as Simulated;
 use libcopy_measure::report::{
@@ -194,11 +194,17 @@ fn simulate_case(
             seconds,
         });
     };
-    let way = best(&object, &places, &call, preset.costs).context("no way goes")?;
-    let own = Plans::new(&way.tree, &call, way.shape).all();
+    let (own, chunk) = match in_steps(&object, &places, &call) {
+        Some(steps) => (steps, whole),
+        None => {
+            let way = best(&object, &places, &call, preset.costs).context("no way goes")?;
+            let plans = Plans::new(&way.tree, &call, way.shape).all();
+            (plans, way.chunk)
+        }
+    };
     add(
         "libcopy",
-        simulate::run(&own, &machine, whole, way.chunk)?.seconds,
+        simulate::run(&own, &machine, whole, chunk)?.seconds,
     );
     for peer in Peer::ALL {
         if let Some((plans, chunk)) = plans(peer, &object, &places, &call) {

@@ -3,7 +3,7 @@
 //! What trees gain on machines with many cores, simulated: it is computed, so it is the same each
 //! time. `scripts/bench scale` prints all of it.
 
-use libcopy::plan::choose::{best, buffer, estimate, ways};
+use libcopy::plan::choose::{best, buffer, estimate, in_steps, ways};
 use libcopy::plan::price::price;
 use libcopy::plan::{Call, Costs, Lengths, Operation, Plans};
 use libcopy_model::machines::Preset;
@@ -39,6 +39,18 @@ impl Case {
     }
 
     fn own(&self) -> f64 {
+        let (object, places, machine) = self.preset.with_ranks(self.ranks);
+        let whole = buffer(&self.call, self.ranks);
+        match in_steps(&object, &places, &self.call) {
+            Some(steps) => {
+                let simulated = simulate::run(&steps, &machine, whole, whole);
+                simulated.expect("no circle").seconds
+            }
+            None => self.by_plan(),
+        }
+    }
+
+    fn by_plan(&self) -> f64 {
         let (object, places, machine) = self.preset.with_ranks(self.ranks);
         let way = best(&object, &places, &self.call, self.preset.costs).expect("a way");
         let plans = Plans::new(&way.tree, &self.call, way.shape).all();
@@ -85,6 +97,28 @@ fn trees_are_faster_than_flat_and_than_xhc() {
     for bytes in [MIB / 16, MIB] {
         assert_gains("epyc-7742", Operation::Allreduce, bytes, 1.7, 1.05, 2.0);
         assert_gains("epyc-9654", Operation::Allreduce, bytes, 2.2, 1.1, 2.0);
+    }
+}
+
+/// Short calls in steps, by a tree, and flat.
+#[test]
+fn steps_are_faster_than_trees_and_than_flat() {
+    for name in ["epyc-9654", "epyc-7742", "xeon-8480", "grace", "desktop"] {
+        let ranks = Preset::named(name).expect("a machine").cores();
+        for ranks in [ranks / 2, ranks] {
+            for (operation, bytes) in [
+                (Operation::Barrier, 0),
+                (Operation::Allreduce, 8),
+                (Operation::Allreduce, 512),
+                (Operation::Allgather, 8),
+            ] {
+                let case = Case::new(name, Some(ranks), operation, bytes);
+                let [own, tree, flat] = [case.own(), case.by_plan(), case.of(Peer::Flat)];
+                let what = format!("{name}, {ranks} ranks, {} of {bytes}", operation.name());
+                assert!(own < tree, "{what}: {own} s in steps, {tree} by a tree");
+                assert!(own < flat, "{what}: {own} s in steps, {flat} flat");
+            }
+        }
     }
 }
 

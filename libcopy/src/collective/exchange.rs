@@ -19,8 +19,7 @@ use super::planned::Combine;
 use crate::error::Result;
 use crate::memcpy;
 use crate::op::{Call, Op};
-use crate::plan::{Exchange, GroupStep};
-use crate::shm::contribution::MOST_OF_STEP;
+use crate::plan::{Exchange, GroupStep, MOST_OF_STEP};
 use crate::team::Team;
 
 /// Our steps of a call in which no rank publishes more than `bytes` bytes in a step, if it goes

@@ -4,10 +4,11 @@
 
 use crate::topology::{Level, Object};
 
-use super::call::{Call, Operation, Prefix, Shape, Workers};
+use super::call::{Call, Lengths, Operation, Prefix, Shape, Workers};
 use super::costs::{Costs, Machine};
 use super::exchange;
 use super::plans::Plans;
+use super::stage::Plan;
 use super::tree::{MOST_MEMBERS, Tree};
 
 /// A way to go.
@@ -91,6 +92,27 @@ pub(super) fn for_exchange(machine: &Object, places: &[usize]) -> Option<Tree> {
     let machine = Machine::new(machine, places, Costs::BUILT_IN);
     exchange::best(trees.map(|(_, tree)| tree), &machine)
 }
+
+/// What ranks do in a short call that goes in steps, as plans that can be simulated; none if it
+/// does not. Teams run these steps without plans.
+pub fn in_steps(machine: &Object, places: &[usize], call: &Call<'_>) -> Option<Vec<Plan>> {
+    let way = best(machine, places, &SHORT_ALLREDUCE, Costs::BUILT_IN)?;
+    let tree = if way.tree.depth() <= 1 {
+        way.tree
+    } else {
+        for_exchange(machine, places)?
+    };
+    exchange::plans(&tree, call)
+}
+
+/// Where the ranks of this call are one group, they are one in all short calls.
+pub const SHORT_ALLREDUCE: Call<'static> = Call {
+    operation: Operation::Allreduce,
+    root: 0,
+    lengths: Lengths::Same(8),
+    in_rank_order: false,
+    element: 8,
+};
 
 fn kinds(machine: &Object, places: &[usize], call: &Call<'_>, costs: &Costs) -> Vec<Kind> {
     let mut sizes = vec![MOST_MEMBERS, costs.fan_out()];

@@ -6,11 +6,17 @@
 //! recursive doubling for AllReduce*, Parallel Computing 69, 2017). No rank leads, and what comes
 //! back down a tree otherwise is there already.
 
+use super::call::{Call, Operation};
 use super::costs::Machine;
+use super::signal::ended;
+use super::stage::{Buffer, Piece, Plan, Source, Span, Stage};
 use super::tree::{MOST_MEMBERS, Tree};
 
 /// Steps of a call, at most: each has memory of its own.
 pub const MOST_STEPS: usize = 4;
+
+/// Bytes that a rank publishes in a step, at most.
+pub const MOST_OF_STEP: usize = 1000;
 
 /// What a rank does in the steps of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,9 +61,8 @@ impl Exchange {
             let members: Vec<Vec<usize>> = members.iter().map(|member| of(*member)).collect();
             // Each rank is in one member of each of its groups.
             let place = |ranks: &Vec<usize>| ranks.binary_search(&rank).ok();
-            let found = members.iter().enumerate();
-            let found = found.filter_map(|(own, ranks)| Some((own, place(ranks)?)));
-            let (own, place) = found.last()?;
+            let mut found = members.iter().enumerate();
+            let (own, place) = found.find_map(|(own, ranks)| Some((own, place(ranks)?)))?;
             let members = members.into_iter().map(|ranks| StepMember {
                 partner: ranks[place % ranks.len()],
                 ranks,
@@ -86,6 +91,67 @@ impl Exchange {
         });
         steps.sum()
     }
+}
+
+/// The steps of all ranks as plans, to be priced and simulated; none if the call does not go in
+/// steps.
+pub(super) fn plans(tree: &Tree, call: &Call<'_>) -> Option<Vec<Plan>> {
+    let all = (0..tree.size()).map(|rank| Exchange::new(tree, rank));
+    let all: Vec<Exchange> = all.collect::<Option<_>>()?;
+    let part = call.lengths.block(0).len();
+    let published = match call.operation {
+        Operation::Barrier => 0,
+        Operation::Allreduce => part,
+        Operation::Allgather => part * all.first()?.most_ranks,
+        _ => return None,
+    };
+    let span = |rank| Span {
+        rank,
+        buffer: Buffer::Receive,
+        at: 0,
+    };
+    let source = |rank| Source {
+        span: span(rank),
+        after: None,
+        in_order: false,
+    };
+    let stage = |rank: usize, step: &GroupStep| {
+        let others = step.members.iter().filter(|it| it.partner != rank);
+        // Steps of a rank end at level 0.
+        let before = |rank: usize| all[rank].steps.len() - 1 - step.level;
+        let after = others
+            .clone()
+            .map(|it| ended(it.partner, before(it.partner)));
+        let piece = |bytes, from| Piece {
+            to: span(rank),
+            bytes,
+            from,
+        };
+        let pieces = match call.operation {
+            Operation::Allreduce => {
+                let from = step.members.iter().map(|it| source(it.partner));
+                vec![piece(part, from.collect())]
+            }
+            Operation::Allgather => {
+                let pieces =
+                    others.map(|it| piece(part * it.ranks.len(), vec![source(it.partner)]));
+                pieces.collect()
+            }
+            _ => Vec::new(),
+        };
+        Stage {
+            after: after.collect(),
+            pieces,
+        }
+    };
+    let plan = |(rank, exchange): (usize, &Exchange)| Plan {
+        stages: exchange
+            .steps
+            .iter()
+            .map(|step| stage(rank, step))
+            .collect(),
+    };
+    (published <= MOST_OF_STEP).then(|| all.iter().enumerate().map(plan).collect())
 }
 
 /// What the slowest rank of a tree waits for, roughly; none if there are too many steps.

@@ -8,11 +8,10 @@
 //! done with the one before. A rank that reads all others in each call knows that of them.
 
 use super::sync::{AtomicU64, Ordering};
+use crate::plan::MOST_OF_STEP;
 
-/// Bytes that a rank contributes, at most, and what it publishes in a step of several
-/// ([`crate::plan::Exchange`]).
+/// Bytes that a rank contributes, at most; [`MOST_OF_STEP`] if that is one of several steps.
 pub(crate) const MOST: usize = 8192;
-pub(crate) const MOST_OF_STEP: usize = 1000;
 
 /// A place for calls that take one step, and for one of several steps.
 pub(crate) type Whole = Contribution<{ MOST / 8 }>;
@@ -233,7 +232,14 @@ mod loom_tests {
                     // SAFETY: nobody reads it.
                     shared.bytes[me][level][at].with_mut(|byte| unsafe { *byte = number });
                     shared.places[me][level][at].publish(number, [0, 0]);
-                    while !shared.places[*partner][level][at].has(number) {
+                    let has_come = || shared.places[*partner][level][at].has(number);
+                    let mut looks = 0;
+                    while !has_come() {
+                        // There is no end of ways in which two ranks look in turn.
+                        looks += 1;
+                        if looks == 2 {
+                            loom::skip_branch();
+                        }
                         thread::yield_now();
                     }
                     // SAFETY: nobody writes to it.
@@ -244,8 +250,6 @@ mod loom_tests {
         };
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(1);
-        // Ranks that wait take turns.
-        builder.max_branches = 10_000;
         builder.check(move || {
             let three = || std::array::from_fn(|_| std::array::from_fn(|_| Contribution::new()));
             let shared = Arc::new(Steps {

@@ -248,7 +248,7 @@ impl Plan {
     fn first_pair(&self, from: usize, to: usize) -> usize {
         assert!(from < self.size && to < self.size);
         let of_rank = first_pairs(self.size, self.first_pair);
-        self.firsts + from * of_rank + to * (size_of::<PairLines>() + self.first_pair)
+        self.firsts + from * of_rank + to * with_lines(self.first_pair)
     }
 
     /// Where its larger memory begins.
@@ -258,9 +258,14 @@ impl Plan {
     }
 }
 
-/// Bytes of the first memory of all rings that a rank writes to one rank each.
+/// Bytes of the first memory of a ring with its lines.
+fn with_lines(first_pair: usize) -> usize {
+    (size_of::<PairLines>() + first_pair).next_multiple_of(align_of::<PairLines>())
+}
+
+/// Bytes of that of all rings that a rank writes to one rank each.
 fn first_pairs(size: usize, first_pair: usize) -> usize {
-    (size * (size_of::<PairLines>() + first_pair)).next_multiple_of(4096)
+    (size * with_lines(first_pair)).next_multiple_of(4096)
 }
 
 /// A mapping of the shared memory.
@@ -696,7 +701,7 @@ impl Segment {
     ///
     /// [`Error::System`] if there is no room.
     pub(crate) fn open_pair(&self, to: usize) -> Result<()> {
-        let bytes = size_of::<PairLines>() + self.plan.first_pair;
+        let bytes = with_lines(self.plan.first_pair);
         self.reserve(self.plan.first_pair(self.rank, to), bytes)?;
         let (word, bit) = (self.rank / 64, 1 << (self.rank % 64));
         self.block(to).pairs_are_open[word].fetch_or(bit, Ordering::Release);

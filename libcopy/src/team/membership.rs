@@ -22,9 +22,8 @@ use crate::offload::{self, Offload};
 use crate::op::{Call, Op};
 use crate::p2p::messenger::{Means, Messenger};
 use crate::p2p::registration::Registration;
-use crate::plan::{
-    Call as PlanCall, Costs, Exchange, Groups, Lengths, Operation, PlanCounts, Planned, Planner,
-};
+use crate::plan::choose::SHORT_ALLREDUCE;
+use crate::plan::{Call as PlanCall, Costs, Exchange, Groups, PlanCounts, Planned, Planner};
 use crate::policy::{Async, Oversubscription, POLICY_WORDS, Path, Policy};
 use crate::shm::contribution::Contributions;
 use crate::shm::mailbox::{Mailbox, Source, Step, Target};
@@ -592,14 +591,7 @@ impl Team {
         if let Some(known) = self.is_flat {
             return known;
         }
-        let allreduce = PlanCall {
-            operation: Operation::Allreduce,
-            root: 0,
-            lengths: Lengths::Same(8),
-            in_rank_order: false,
-            element: 8,
-        };
-        let is_flat = self.groups() == Groups::One || self.plan(&allreduce).depth <= 1;
+        let is_flat = self.groups() == Groups::One || self.plan(&SHORT_ALLREDUCE).depth <= 1;
         self.is_flat = Some(is_flat);
         is_flat
     }
