@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 /*
- * Conjugate gradients, the control of scripts/apps: Poisson's equation on N x N points, in strips of rows.
- * Each iteration has two allreduces of one number and a halo of one row to each side, and nothing else in MPI:
- * with few points it takes as long as those take. SYSTEMS right-hand sides are solved one after the other, each
- * made from a solution that is known, and what comes out is compared with that.
+ * Conjugate gradients, the control of scripts/apps: Poisson's equation on N x N points, in strips
+ * of rows. Each iteration has two allreduces of one number and a halo of one row to each side, and
+ * nothing else in MPI: with few points it takes as long as those take. SYSTEMS right-hand sides are
+ * solved one after the other, each made from a solution that is known, and what comes out is
+ * compared with that.
  *
  * usage: cg N SYSTEMS
  */
@@ -125,10 +126,13 @@ int main(int argc, char **argv)
 			fprintf(stderr, "cg: wrong by %g\n", most);
 		MPI_Abort(MPI_COMM_WORLD, 1);
 	}
-	/* The last digits, and now and then the last iteration, depend on the order of additions. */
+	/*
+	 * The last digits, and now and then the last iteration, depend on the order of additions:
+	 * only the second line has to be the same.
+	 */
 	if (!rank) {
 		printf("iterations %ld\n", iterations);
-		printf("solved %d systems, weighted sum %.7e\n", systems, all);
+		printf("solved %d systems, weighted sum %.5e\n", systems, all);
 	}
 	free(b), free(x), free(r), free(p), free(q), free(known);
 	MPI_Finalize();

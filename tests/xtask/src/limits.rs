@@ -58,7 +58,9 @@ fn least(function: &str, ranks: f64) -> Option<Least> {
         // All parts, the own one included, are copied once.
         "Allgather" | "Allgatherv" | "Alltoall" | "Alltoallv" | "Alltoallw" => (1.0, 1.0),
         // A message is copied once, by its receiver, who has to learn of it.
-        "Recv" | "Mrecv" | "Sendrecv" | "Sendrecv_replace" => (1.0, 1.0),
+        "Recv" | "Mrecv" => (1.0, 1.0),
+        // What is sent counts as well; that is the other rank's to copy.
+        "Sendrecv" | "Sendrecv_replace" => (1.0, 0.5),
         "Send" | "Ssend" | "Bsend" | "Rsend" => (0.0, 0.0),
         // To start a request is to leave a note; half of what completes was received.
         "Isend" | "Issend" | "Ibsend" | "Irsend" | "Irecv" | "Start" | "Startall" => (0.0, 0.0),
@@ -285,6 +287,7 @@ mod tests {
         // Between two sizes, and beyond the largest one.
         near(limits.of_call("MPI_Recv", 2, 576.0), 0.1 + 0.12);
         near(limits.of_call("MPI_Recv", 2, 4096.0), 0.1 + 0.8);
+        near(limits.of_call("MPI_Sendrecv", 2, 256.0), 0.1 + 0.04);
         near(limits.of_call("MPI_Barrier", 4, 0.0), 0.1);
         // Who is alone learns of nobody, but copies its own part.
         near(limits.of_call("MPI_Alltoallw", 1, 1024.0), 0.2);
