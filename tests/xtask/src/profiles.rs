@@ -126,8 +126,7 @@ fn read_lines(path: &Path) -> Result<(String, Vec<Line>), String> {
     Ok((text, lines))
 }
 
-/// Runs of one application with one MPI library that say the same: the file of the one whose time
-/// moving bytes is the median, and what is in it.
+/// A run of an application with an MPI library: its file, and what is in it.
 struct Run {
     path: PathBuf,
     text: String,
@@ -135,7 +134,9 @@ struct Run {
 }
 
 impl Run {
-    fn median(paths: &[PathBuf]) -> Result<Option<Run>, String> {
+    /// Of several runs that do the same, the one that moves bytes for the least time: others who
+    /// use the machine only add to it.
+    fn least(paths: &[PathBuf]) -> Result<Option<Run>, String> {
         let mut runs = Vec::new();
         for path in paths {
             let (text, lines) = read_lines(path)?;
@@ -149,8 +150,7 @@ impl Run {
             let moving = |run: &Run| Sums::of(&run.lines).moving;
             moving(a).total_cmp(&moving(b))
         });
-        let middle = runs.len().saturating_sub(1) / 2;
-        Ok(runs.into_iter().nth(middle))
+        Ok(runs.into_iter().next())
     }
 }
 
@@ -194,7 +194,7 @@ pub fn write(directory: &Path, out: &Path) -> Verdict {
     for (app, mpi) in cases {
         let of = |variant: &str| {
             let paths = files.get(&(app.clone(), mpi.clone(), variant.to_owned()));
-            Run::median(paths.map_or(&[], Vec::as_slice))
+            Run::least(paths.map_or(&[], Vec::as_slice))
         };
         let Some(plain) = of("plain")? else { continue };
         let ours = of("libcopy")?;
@@ -435,13 +435,13 @@ mod tests {
     }
 
     #[test]
-    fn of_several_runs_the_median_counts() {
+    fn of_several_runs_the_least_disturbed_counts() {
         let place = std::env::temp_dir().join(format!("xtask-profiles-{}", std::process::id()));
         let out = place.join("out");
         std::fs::create_dir_all(&out).unwrap();
         let put = |name: &str, text: &str| std::fs::write(place.join(name), text).unwrap();
         put("limits", "bytes,us\n0,0.2\n64,0.1\n2048,1\n");
-        for (run, moving) in [(1, 9_000_000), (2, 2_000_000), (3, 1_000_000)] {
+        for (run, moving) in [(1, 9_000_000), (2, 2_000_000), (3, 3_000_000)] {
             let line =
                 format!("MPI_Recv,8,contiguous,2,machine,1,8,9000000,0,{moving},0,estimate,0.5");
             put(
