@@ -220,14 +220,16 @@ fn intercepted(statistics: &Statistics) -> String {
     let calls = functions
         .iter()
         .map(|(name, calls)| format!("{name} {calls}"));
-    let mut text = calls.collect::<Vec<_>>().join(", ");
-    for (what, name) in [("messages", "sent"), ("packed", "packed")] {
-        let number = statistics.messages(name);
-        if number > 0 {
-            text.push_str(&format!("; {what} {number}"));
-        }
-    }
-    text
+    let calls = calls.collect::<Vec<_>>().join(", ");
+    let messages = [("messages", "sent"), ("packed", "packed")];
+    let messages = messages.map(|(what, name)| (what, statistics.messages(name)));
+    let messages = messages.into_iter().filter(|(_, number)| *number > 0);
+    let messages = messages.map(|(what, number)| format!("{what} {number}"));
+    let parts = std::iter::once(calls).chain(messages);
+    parts
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 /// Prints the line of an application, MPI library and number of ranks, and adds it to the records.
@@ -465,5 +467,7 @@ mod tests {
         assert!(text.contains("Bcast 4, "), "{text}");
         assert!(text.contains("; messages 10"), "{text}");
         assert_eq!(intercepted(&Statistics::of("")), "");
+        let only = Statistics::of(r#"{"messages":{"sent":7,"packed":2}}"#);
+        assert_eq!(intercepted(&only), "messages 7; packed 2");
     }
 }
