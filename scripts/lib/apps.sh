@@ -8,10 +8,13 @@
 #                           what the user should know
 #   command_NAME MPI RANKS  sets the array `argv` to what the ranks run there; run once per measurement
 #   result_NAME             prints what has to be the same, from the file `output` of the run
+#
+# The first two find the words of the chosen input in the array `input` (app_inputs below).
+# shellcheck disable=SC2154 # input is set by scripts/apps
 
 # What is there; a subset of it is what --quick runs.
-apps=(lammps qe xzllt xdtrd xdlu xdinv fftw petsc-mumps petsc-hypre icofoam hpcc h5py mpi4py-fft boost nwchem)
-quick_apps=(xdtrd fftw boost)
+apps=(lammps qe xzllt xdtrd xdlu xdinv fftw petsc-mumps petsc-hypre icofoam hpcc h5py mpi4py-fft boost nwchem cg)
+quick_apps=(xdtrd fftw boost cg)
 
 declare -A app_packages=(
     [lammps]=lammps
@@ -28,19 +31,89 @@ declare -A app_packages=(
     [mpi4py-fft,mpich]='python3-venv python3-dev libfftw3-dev gcc'
     [boost]='libboost-mpi-dev libboost-serialization-dev g++'
     [nwchem]=nwchem-openmpi
+    [cg]=libopenmpi-dev [cg,mpich]=libmpich-dev
 )
 declare -A app_mpis=(
     [xzllt]='openmpi mpich' [xdtrd]='openmpi mpich' [xdlu]='openmpi mpich' [xdinv]='openmpi mpich'
-    [mpi4py-fft]='openmpi mpich'
+    [mpi4py-fft]='openmpi mpich' [cg]='openmpi mpich'
 )
 
-# Solid argon after Lennard and Jones, 32,000 atoms.
+# The inputs of each application: `normal` computes most of the time; of `strong` (strong scaling) each rank has so little
+# that MPI takes a third of the run, or more, with four ranks on two processors. A line for both of each application; what
+# the words mean stands above.
+app_inputs='
+# edge of the cube in cells of four atoms, steps
+lammps      normal  20 150
+lammps      strong  8 400
+# cut-off of the plane waves in Ry, k-points along an edge
+qe          normal  36.0 6
+qe          strong  12.0 4
+# rows of the matrices, rows of the blocks; of xdinv the kinds of matrices as well
+xzllt       normal  300,320,340,360,380,400 8,16,32
+xzllt       strong  40,60,80,100,120,140,160,180 2,3,4,6,8
+xdtrd       normal  300,330,360,390 16,32
+xdtrd       strong  60,80,100,120 4,8
+xdlu        normal  400,420,440,460,480,500 8,16,32
+xdlu        strong  40,60,80,100,120,140,160,180 2,3,4,6,8
+xdinv       normal  400,440,480 16,32 GEN,UPD
+xdinv       strong  40,60,80,100,120,140 2,4,8 GEN,UPD
+# edge of the square, transforms there and back
+fftw        normal  1024 20
+fftw        strong  64 3000
+# edge of the grid, what the solver is told
+petsc-mumps normal  300 -ksp_type preonly
+petsc-mumps strong  40 -ksp_type richardson -ksp_convergence_test skip -ksp_max_it 200
+petsc-hypre normal  500 -ksp_type cg -ksp_rtol 1e-10
+petsc-hypre strong  40 -ksp_type richardson -ksp_richardson_scale 0.1 -ksp_rtol 1e-9
+# edge of the square in cells, last time and its step in seconds
+icofoam     normal  100 0.015 0.0005
+icofoam     strong  40 0.15 0.001
+# rows of the matrices
+hpcc        normal  900
+hpcc        strong  200
+# edge of the square, rounds
+h5py        normal  1200 5
+h5py        strong  120 20
+# edge of the cube, transforms there and back
+mpi4py-fft  normal  96 60
+mpi4py-fft  strong  16 1000
+# particles, numbers for each other rank, strings, rounds
+boost       normal  20000 50000 2000 600
+boost       strong  200 500 20 5000
+# basis, molecules
+nwchem      normal  6-311g** 2
+nwchem      strong  sto-3g 1
+# edge of the square, right-hand sides
+cg          normal  256 2
+cg          strong  64 50
+'
+
+# input_of APPLICATION INPUT: the words of this input, in the array `input`. Fails if there is none.
+input_of() {
+    local app name
+    while read -r app name input_words; do
+        if [[ $app == "$1" && $name == "$2" ]]; then
+            read -ra input <<<"$input_words"
+            return
+        fi
+    done <<<"$app_inputs"
+    return 1
+}
+
+# listed WORDS: how many words with commas between them there are, and the words, one line each.
+listed() {
+    local words
+    IFS=, read -ra words <<<"$1"
+    printf '%s\n%s' "${#words[@]}" "${words[*]}"
+}
+
+# Solid argon after Lennard and Jones.
 prepare_lammps() {
-    cat >in.lj <<'TEXT'
+    cat >in.lj <<TEXT
 units lj
 atom_style atomic
 lattice fcc 0.8442
-region box block 0 20 0 20 0 20
+region box block 0 ${input[0]} 0 ${input[0]} 0 ${input[0]}
 create_box 1 box
 create_atoms 1 box
 mass 1 1.0
@@ -51,7 +124,7 @@ neighbor 0.3 bin
 neigh_modify delay 0 every 20 check no
 fix 1 all nve
 thermo 50
-run 150
+run ${input[1]}
 TEXT
 }
 command_lammps() { argv=(lmp -in in.lj -log none); }
@@ -59,12 +132,12 @@ result_lammps() { awk '$1 == "Step" { on = 1 } /^Loop/ { on = 0 } on' output; }
 
 # Silicon, the ground state.
 prepare_qe() {
-    cat >si.in <<'TEXT'
+    cat >si.in <<TEXT
 &control
  calculation='scf', prefix='si', pseudo_dir='/usr/share/espresso/pseudo', outdir='./out'
 /
 &system
- ibrav=2, celldm(1)=10.2, nat=2, ntyp=1, ecutwfc=36.0
+ ibrav=2, celldm(1)=10.2, nat=2, ntyp=1, ecutwfc=${input[0]}
 /
 &electrons
  conv_thr=1.0d-8
@@ -75,7 +148,7 @@ ATOMIC_POSITIONS alat
  Si 0.00 0.00 0.00
  Si 0.25 0.25 0.25
 K_POINTS automatic
- 6 6 6 1 1 1
+ ${input[1]} ${input[1]} ${input[1]} 1 1 1
 TEXT
 }
 command_qe() { argv=(pw.x -in si.in); }
@@ -95,8 +168,8 @@ scalapack() {
 scalapack_result() {
     awk '/PASSED|FAILED/ { print $1, $2, $3, $4, $5, $NF } /^Finished|tests completed/' output
 }
-# The tests have room for matrices of about 400 to 500 rows. factor_input TITLE FILE RANKS FIRST-LINES: without iterative refinement, in which ranks may disagree about
-# going on, so that the program hangs now and then, plain as well.
+# The tests have room for matrices of about 400 to 500 rows. factor_input TITLE FILE RANKS FIRST-LINES: without iterative
+# refinement, in which ranks may disagree about going on, so that the program hangs now and then, plain as well.
 factor_input() {
     local p q
     read -r p q <<<"$(grids "$3")"
@@ -106,8 +179,7 @@ factor_input() {
 '$2.out'
 6
 $4
-3
-8 16 32
+$(listed "${input[1]}")
 1
 9
 1
@@ -119,29 +191,36 @@ $q
 F
 TEXT
 }
-prepare_xzllt() { factor_input LLt LLT "$1" $'\'U\'\n6\n300 320 340 360 380 400'; }
+prepare_xzllt() { factor_input LLt LLT "$1" $'\'U\'\n'"$(listed "${input[0]}")"; }
 command_xzllt() { scalapack xzllt "$1"; }
 result_xzllt() { scalapack_result; }
-prepare_xdlu() { factor_input LU LU "$1" $'6\n400 420 440 460 480 500\n400 420 440 460 480 500'; }
+prepare_xdlu() {
+    local rows
+    rows=$(listed "${input[0]}")
+    factor_input LU LU "$1" "$rows"$'\n'"${rows#*$'\n'}"
+}
 command_xdlu() { scalapack xdlu "$1"; }
 result_xdlu() { scalapack_result; }
 prepare_xdtrd() {
     local p q
     read -r p q <<<"$(grids "$1")"
-    printf "%s\n" "'TRD'" "'MPI'" "'TRD.out'" 6 "'L'" 4 '300 330 360 390' 2 '16 32' 1 "$p" "$q" 10.0 >TRD.dat
+    printf "%s\n" "'TRD'" "'MPI'" "'TRD.out'" 6 "'L'" "$(listed "${input[0]}")" "$(listed "${input[1]}")" \
+        1 "$p" "$q" 10.0 >TRD.dat
 }
 command_xdtrd() { scalapack xdtrd "$1"; }
 result_xdtrd() { scalapack_result; }
 prepare_xdinv() {
-    local p q
+    local p q kinds
     read -r p q <<<"$(grids "$1")"
-    printf "%s\n" "'Inversion'" "'MPI'" "'INV.out'" 6 2 "'GEN' 'UPD'" 3 '400 440 480' 2 '16 32' 1 "$p" "$q" 1.0 >INV.dat
+    kinds=$(listed "'${input[2]//,/\',\'}'")
+    printf "%s\n" "'Inversion'" "'MPI'" "'INV.out'" 6 "$kinds" "$(listed "${input[0]}")" "$(listed "${input[1]}")" \
+        1 "$p" "$q" 1.0 >INV.dat
 }
 command_xdinv() { scalapack xdinv "$1"; }
 result_xdinv() { scalapack_result; }
 
 prepare_fftw() { mpicc.openmpi -O2 -o fftw "$root/tests/apps/fftw.c" -lfftw3_mpi -lfftw3 -lm; }
-command_fftw() { argv=(./fftw 1024 20); }
+command_fftw() { argv=(./fftw "${input[@]}"); }
 result_fftw() { grep sums output; }
 
 # Laplace's equation on a grid, KSP's second tutorial.
@@ -153,22 +232,23 @@ petsc_tutorial() {
 }
 prepare_petsc-mumps() { petsc_tutorial; }
 command_petsc-mumps() {
-    argv=(./ex2 -m 300 -n 300 -ksp_type preonly -pc_type lu -pc_factor_mat_solver_type mumps)
+    argv=(./ex2 -m "${input[0]}" -n "${input[0]}" -pc_type lu -pc_factor_mat_solver_type mumps "${input[@]:1}")
 }
 # The last digits depend on the order in which parts arrive.
-result_petsc-mumps() { awk '/Norm of error/ { print "iterations", $NF, ($4 < 1e-6 ? "small error" : "LARGE ERROR") }' output; }
+petsc_result() { awk '/Norm of error/ { print "iterations", $NF, ($4 < 1e-6 ? "small error" : "LARGE ERROR") }' output; }
+result_petsc-mumps() { petsc_result; }
 prepare_petsc-hypre() { petsc_tutorial; }
-command_petsc-hypre() { argv=(./ex2 -m 500 -n 500 -ksp_type cg -pc_type hypre -ksp_rtol 1e-10); }
-result_petsc-hypre() { grep 'Norm of error' output; }
+command_petsc-hypre() { argv=(./ex2 -m "${input[0]}" -n "${input[0]}" -pc_type hypre "${input[@]:1}"); }
+result_petsc-hypre() { petsc_result; }
 
-# The cavity of the tutorial, finer, in as many parts as there are ranks.
+# The cavity of the tutorial, of other cells, in as many parts as there are ranks.
 prepare_icofoam() {
     # Where OpenFOAM looks for its settings.
     export WM_PROJECT_DIR=/usr/share/openfoam
     cp -r /usr/share/doc/openfoam-examples/examples/incompressible/icoFoam/cavity/cavity/. .
     find . -name '*.gz' -exec gunzip {} +
-    sed -i 's/(20 20 1)/(100 100 1)/' system/blockMeshDict
-    sed -i 's/^endTime .*/endTime 0.015;/; s/^deltaT .*/deltaT 0.0005;/; s/^writeInterval .*/writeInterval 1000;/' \
+    sed -i "s/(20 20 1)/(${input[0]} ${input[0]} 1)/" system/blockMeshDict
+    sed -i "s/^endTime .*/endTime ${input[1]};/; s/^deltaT .*/deltaT ${input[2]};/; s/^writeInterval .*/writeInterval 100000;/" \
         system/controlDict
     cat >system/decomposeParDict <<TEXT
 FoamFile { version 2.0; format ascii; class dictionary; object decomposeParDict; }
@@ -187,14 +267,14 @@ prepare_hpcc() {
     local p q
     read -r p q <<<"$(grids "$1")"
     sed -n 1,30p /usr/share/doc/hpcc/examples/_hpccinf.txt |
-        sed "s/^1000 .*/900 Ns/; s/^2            Ps/$p Ps/; s/^2            Qs/$q Qs/" >hpccinf.txt
+        sed "s/^1000 .*/${input[0]} Ns/; s/^2            Ps/$p Ps/; s/^2            Qs/$q Qs/" >hpccinf.txt
     sed -n '31,$p' /usr/share/doc/hpcc/examples/_hpccinf.txt >>hpccinf.txt
 }
 command_hpcc() { rm -f hpccoutf.txt && argv=(hpcc); }
 result_hpcc() { grep -E '^(Success|HPL_N|PTRANS_residual|StarDGEMM_N|CommWorldProcs|.*Failures)=' hpccoutf.txt; }
 
 prepare_h5py() { :; }
-command_h5py() { argv=(/usr/bin/python3 "$root/tests/apps/h5.py" data.h5 5); }
+command_h5py() { argv=(/usr/bin/python3 "$root/tests/apps/h5.py" data.h5 "${input[@]}"); }
 result_h5py() { grep sha256 output; }
 
 # Debian's mpi4py-fft is for Open MPI. That of PyPI takes the MPI library that it finds.
@@ -208,28 +288,27 @@ prepare_mpi4py-fft() {
 command_mpi4py-fft() {
     argv=(/usr/bin/python3)
     [[ $1 != mpich ]] || argv=(env MPI4PY_MPIABI=mpich "LD_LIBRARY_PATH=$mpi4py_place/lib" "$mpi4py_place/bin/python")
-    argv+=("$root/tests/apps/fft.py" 96 60)
+    argv+=("$root/tests/apps/fft.py" "${input[@]}")
 }
 result_mpi4py-fft() { grep sums output; }
 
 prepare_boost() { OMPI_CXX=g++ mpicxx.openmpi -O2 -o boost "$root/tests/apps/boost.cpp" -lboost_mpi -lboost_serialization; }
-command_boost() { argv=(./boost 600); }
+command_boost() { argv=(./boost "${input[@]}"); }
 result_boost() { grep hash output; }
 
-# Two molecules of water, after Hartree and Fock.
+# One or two molecules of water, after Hartree and Fock.
 prepare_nwchem() {
-    cat >water.nw <<'TEXT'
+    local second=''
+    ((input[1] == 1)) || second=$' O 0.0 0.0 3.017\n H 0.0 0.757 2.431\n H 0.0 -0.757 2.431\n'
+    cat >water.nw <<TEXT
 start water
 geometry units angstrom
  O 0.0 0.0 0.117
  H 0.0 0.757 -0.469
  H 0.0 -0.757 -0.469
- O 0.0 0.0 3.017
- H 0.0 0.757 2.431
- H 0.0 -0.757 2.431
-end
+${second}end
 basis
- * library 6-311g**
+ * library ${input[0]}
 end
 task scf gradient
 TEXT
@@ -237,3 +316,8 @@ TEXT
 command_nwchem() { argv=(nwchem.openmpi water.nw); }
 # The last digits depend on the order in which processes add.
 result_nwchem() { awk '/Total SCF energy/ { printf "%.10f\n", $NF }' output; }
+
+# Our own control: conjugate gradients, bound by allreduces of one number and by a halo.
+prepare_cg() { "mpicc.$2" -O2 -o cg "$root/tests/apps/cg.c" -lm; }
+command_cg() { argv=(./cg "${input[@]}"); }
+result_cg() { grep solved output; }

@@ -2,9 +2,10 @@
 
 /*
  * Boost.MPI, one of the applications of scripts/apps: serialised objects and derived datatypes in broadcasts,
- * gathers, alltoalls and messages, ROUNDS times. Prints a hash of what came.
+ * gathers, alltoalls and messages, ROUNDS times. Prints a hash of what came. A gather, a broadcast and a
+ * message have PARTICLES of 32 bytes, an alltoall has NUMBERS for each rank, and a serialised broadcast STRINGS.
  *
- * usage: boost ROUNDS
+ * usage: boost PARTICLES NUMBERS STRINGS ROUNDS
  */
 #include <boost/mpi.hpp>
 #include <boost/serialization/string.hpp>
@@ -40,8 +41,15 @@ int main(int argc, char **argv)
 {
 	mpi::environment environment(argc, argv);
 	mpi::communicator world;
-	const int rounds = argc > 1 ? std::atoi(argv[1]) : 10, rank = world.rank(), size = world.size();
-	std::vector<particle> own(20000), all, from(20000);
+	const int rank = world.rank(), size = world.size();
+	if (argc != 5) {
+		if (!rank)
+			std::cerr << "usage: boost PARTICLES NUMBERS STRINGS ROUNDS\n";
+		environment.abort(2);
+	}
+	const int particles = std::atoi(argv[1]), numbers = std::atoi(argv[2]), strings = std::atoi(argv[3]);
+	const int rounds = std::atoi(argv[4]);
+	std::vector<particle> own(particles), all, from(particles);
 	std::vector<std::string> words;
 
 	for (int round = 0; round < rounds; round++) {
@@ -52,10 +60,10 @@ int main(int argc, char **argv)
 		mpi::request out = world.isend((rank + 1) % size, 5, own.data(), static_cast<int>(own.size()));
 		world.recv((rank + size - 1) % size, 5, from.data(), static_cast<int>(from.size()));
 		out.wait();
-		words.assign(2000, "round " + std::to_string(round) + " of rank " + std::to_string(rank));
+		words.assign(strings, "round " + std::to_string(round) + " of rank " + std::to_string(rank));
 		mpi::broadcast(world, words, (round + 1) % size);
-		std::vector<double> mine(50000 * size, rank + 0.5), got(50000 * size);
-		mpi::all_to_all(world, mine.data(), 50000, got.data());
+		std::vector<double> mine(numbers * size, rank + 0.5), got(numbers * size);
+		mpi::all_to_all(world, mine.data(), numbers, got.data());
 		for (const particle &p : from)
 			add(p.place[0] + p.place[1] + p.place[2] + p.kind + p.charge);
 		for (const particle &p : all)

@@ -22,7 +22,8 @@ for i, plane in enumerate(numbers):
     plane.flat = [(first + i + j * 7919) % 104729 for j in range(plane.size)]
 for round in range(rounds):
     fft.forward(numbers, spectrum)
-    spectrum *= 1 + 1e-3 * round
+    # Numbers that stay about as large, however many rounds there are.
+    spectrum *= 1 + 1e-3 * (-1) ** round
     fft.backward(spectrum, numbers)
 weights = numpy.arange(numbers.size).reshape(numbers.shape) % 1009
 sums = world.gather((numbers.sum(), (numbers * weights).sum()))

@@ -2,7 +2,9 @@
 """Parallel HDF5 by h5py, one of the applications of scripts/apps: all ranks write blocks of columns of one
 file collectively and read them back as rows. Prints a hash of what was read.
 
-usage: h5.py FILE ROUNDS"""
+The data are N x N numbers.
+
+usage: h5.py FILE N ROUNDS"""
 
 import hashlib
 import sys
@@ -15,8 +17,8 @@ world = MPI.COMM_WORLD
 rank, size = world.rank, world.size
 if not h5py.get_config().mpi:
     sys.exit("this h5py has no MPI")
-n, digest = 1200, hashlib.sha256()
-for round in range(int(sys.argv[2])):
+n, digest = int(sys.argv[2]), hashlib.sha256()
+for round in range(int(sys.argv[3])):
     with h5py.File(sys.argv[1], "w", driver="mpio", comm=world) as file:
         data = file.create_dataset("data", (n, n), dtype="f8")
         first, last = rank * n // size, (rank + 1) * n // size

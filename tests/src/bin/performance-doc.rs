@@ -373,7 +373,9 @@ fn lines(csv: &Csv) -> Result<(Vec<Line>, Vec<String>)> {
         };
         cells().count() > 0 && cells().all(|cell| Ratio::parse(cell).is_some())
     };
-    let columns: Vec<usize> = (1..csv.header.len()).filter(is_ratio).collect();
+    // How many runs there were is no ratio.
+    let is_drawn = |column: &usize| csv.header[*column] != "pairs" && is_ratio(column);
+    let columns: Vec<usize> = (1..csv.header.len()).filter(is_drawn).collect();
     let is_by_size = columns
         .iter()
         .all(|column| csv.header[*column].ends_with("iB"));
@@ -596,6 +598,22 @@ mod tests {
         );
         assert_ne!(page, other);
         assert_ne!(figures[0].1, changed[0].1);
+    }
+
+    #[test]
+    fn numbers_of_runs_are_not_drawn() {
+        let text = "application,MPI,pairs,CPU time,in MPI\nfft,mpich,9,1.2 (1.1-1.3),40 %\n";
+        let mut rows: Vec<Vec<String>> = text.lines().map(fields).collect();
+        let csv = Csv {
+            header: rows.remove(0),
+            rows,
+        };
+        let (lines, series) = lines(&csv).expect("a figure");
+        assert_eq!(series, ["CPU time"]);
+        assert_eq!(
+            (lines[0].name.as_str(), lines[0].ratios.len()),
+            ("fft, mpich", 1)
+        );
     }
 
     #[test]

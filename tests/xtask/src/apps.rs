@@ -13,12 +13,17 @@ use nix::sys::time::{TimeVal, TimeValLike};
 
 use crate::interval::Interval;
 use crate::statistics::Statistics;
-use crate::{Verdict, read};
+use crate::{Verdict, profiles, read};
+
+/// The columns of the records, as a page shows them.
+const HEAD: &str = "application,MPI,ranks,pairs,CPU time,wall time,plain against plain (CPU),\
+                    time in MPI without waiting,in MPI,results equal,MiB plain/preloaded,\
+                    intercepted in one run";
 
 /// Writes the head of the table, and that of the records.
 pub fn begin(records: &Path) -> Verdict {
     println!(
-        "{:<12} {:<8} {:>5} {:>5}  {:<22} {:<22} {:<16} {:<6} {:<15} intercepted",
+        "{:<12} {:<8} {:>5} {:>5}  {:<22} {:<22} {:<16} {:<22} {:>6}  {:<6} {:<15} intercepted",
         "application",
         "mpi",
         "ranks",
@@ -26,11 +31,12 @@ pub fn begin(records: &Path) -> Verdict {
         "CPU ratio (95 %)",
         "wall ratio (95 %)",
         "plain own CPU",
+        "in MPI, not waiting",
+        "in MPI",
         "equal",
         "MiB plain/ours"
     );
-    let head = "app,mpi,ranks,pairs,cpu_ratio,wall_ratio,equal\n";
-    let written = std::fs::write(records, head);
+    let written = std::fs::write(records, format!("{HEAD}\n"));
     written.map_err(|error| format!("{}: {error}", records.display()))?;
     Ok(true)
 }
@@ -91,6 +97,13 @@ fn interval(ratios: impl Iterator<Item = f64>) -> Option<Interval> {
     Interval::of(&ratios.filter(|ratio| ratio.is_finite()).collect::<Vec<_>>())
 }
 
+/// A median with its interval, as a page shows it; nothing for what is not known.
+fn cell(number: Option<Interval>) -> String {
+    number.map_or(String::new(), |_| {
+        format!("{} ({})", decimal(number), ends(number))
+    })
+}
+
 fn decimal(number: Option<Interval>) -> String {
     number.map_or("-".to_owned(), |number| format!("{:.3}", number.median))
 }
@@ -149,6 +162,46 @@ impl Runs {
     }
 }
 
+/// The runs of an application with the profiler, in pairs.
+#[derive(Default)]
+struct Profiled {
+    /// Time in MPI without waiting, plain divided by that with libcopy at work.
+    moving: Vec<f64>,
+    /// The share of a plain run that MPI takes.
+    share: Vec<f64>,
+    pairs: u32,
+}
+
+impl Profiled {
+    /// `moving-plain.K.csv` and `moving-libcopy.K.csv`, for K from 1 on. A run that failed has left
+    /// none.
+    fn read(directory: &Path, pairs: u32) -> Result<Profiled, String> {
+        let mut profiled = Profiled::default();
+        for pair in 1..=pairs {
+            let [plain, libcopy] = ["plain", "libcopy"]
+                .map(|variant| directory.join(format!("moving-{variant}.{pair}.csv")));
+            if plain.exists() && libcopy.exists() {
+                let [plain, libcopy] = [
+                    profiles::Sums::read(&plain)?,
+                    profiles::Sums::read(&libcopy)?,
+                ];
+                profiled.moving.push(plain.moving / libcopy.moving);
+                profiled.share.push(plain.share);
+                profiled.pairs += 1;
+            }
+        }
+        Ok(profiled)
+    }
+
+    /// The share in percent.
+    fn in_mpi(&self) -> String {
+        let share = interval(self.share.iter().copied());
+        share.map_or(String::new(), |share| {
+            format!("{:.0} %", 100.0 * share.median)
+        })
+    }
+}
+
 /// Whether all runs have the same result. What plain runs do not agree on themselves says nothing
 /// of us: then the second value is false.
 fn are_equal(plain: &str, preloaded: &str) -> (bool, bool) {
@@ -167,20 +220,26 @@ fn intercepted(statistics: &Statistics) -> String {
     let calls = functions
         .iter()
         .map(|(name, calls)| format!("{name} {calls}"));
-    let mut text = calls.collect::<Vec<_>>().join(", ");
-    for (what, name) in [("messages", "sent"), ("packed", "packed")] {
-        let number = statistics.messages(name);
-        if number > 0 {
-            text.push_str(&format!("; {what} {number}"));
-        }
-    }
-    text
+    let calls = calls.collect::<Vec<_>>().join(", ");
+    let messages = [("messages", "sent"), ("packed", "packed")];
+    let messages = messages.map(|(what, name)| (what, statistics.messages(name)));
+    let messages = messages.into_iter().filter(|(_, number)| *number > 0);
+    let messages = messages.map(|(what, number)| format!("{what} {number}"));
+    let parts = std::iter::once(calls).chain(messages);
+    parts
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 /// Prints the line of an application, MPI library and number of ranks, and adds it to the records.
 /// The directory has a line for each run in `plain.times`, `preloaded.times`, `plain.results` and
-/// `preloaded.results`.
-pub fn row(records: &Path, directory: &Path, [app, mpi, ranks, pairs]: [&str; 4]) -> Verdict {
+/// `preloaded.results`, and the profiles of as many pairs as `moving` says.
+pub fn row(
+    records: &Path,
+    directory: &Path,
+    [app, mpi, ranks, pairs, moving]: [&str; 5],
+) -> Verdict {
     let runs = Runs::read(directory)?;
     let results = ["plain.results", "preloaded.results"].map(|name| read(&directory.join(name)));
     let [plain, preloaded] = results;
@@ -188,20 +247,34 @@ pub fn row(records: &Path, directory: &Path, [app, mpi, ranks, pairs]: [&str; 4]
     if !do_plain_agree {
         eprintln!("scripts/apps: {app}: plain runs differ from each other");
     }
+    let moving = moving
+        .parse()
+        .map_err(|_| format!("{moving}: no number of pairs"))?;
+    let profiled = Profiled::read(directory, moving)?;
+    let pairs = match profiled.pairs {
+        0 => pairs.to_owned(),
+        more => format!("{pairs} + {more}"),
+    };
     let equal = if is_equal { "yes" } else { "no" };
-    let (cpu, wall) = (runs.gain(|run| run.cpu), runs.gain(|run| run.wall));
-    let [cpu_ratio, wall_ratio] = [cpu, wall].map(decimal);
+    let cpu = cell(runs.gain(|run| run.cpu));
+    let wall = cell(runs.gain(|run| run.wall));
+    let own = ends(runs.own(|run| run.cpu));
+    let moving = cell(interval(profiled.moving.iter().copied()));
+    let (in_mpi, memory) = (profiled.in_mpi(), runs.memory());
+    let intercepted = match intercepted(&Statistics::read(&directory.join("statistics"))) {
+        nothing if nothing.is_empty() => "nothing".to_owned(),
+        some => some,
+    };
     println!(
-        "{app:<12} {mpi:<8} {ranks:>5} {pairs:>5}  {:<22} {:<22} {:<16} {equal:<6} {:<15} {}",
-        format!("{cpu_ratio} ({})", ends(cpu)),
-        format!("{wall_ratio} ({})", ends(wall)),
-        ends(runs.own(|run| run.cpu)),
-        runs.memory(),
-        intercepted(&Statistics::read(&directory.join("statistics")))
+        "{app:<12} {mpi:<8} {ranks:>5} {pairs:>5}  {cpu:<22} {wall:<22} {own:<16} {moving:<22} \
+         {in_mpi:>6}  {equal:<6} {memory:<15} {intercepted}"
     );
     append(
         records,
-        &format!("{app},{mpi},{ranks},{pairs},{cpu_ratio},{wall_ratio},{equal}"),
+        &format!(
+            "{app},{mpi},{ranks},{pairs},{cpu},{wall},{own},{moving},{in_mpi},{equal},{memory},\
+             \"{intercepted}\""
+        ),
     )?;
     Ok(true)
 }
@@ -216,34 +289,40 @@ pub fn end(records: &Path) -> Verdict {
     if rows.peek().is_none() {
         return Err("no application could be run".to_owned());
     }
-    let is_equal = rows.all(|row| row.ends_with(",yes"));
+    let is_equal = rows.all(|row| row.split(',').nth(EQUAL) == Some("yes"));
     if !is_equal {
         eprintln!("scripts/apps: results differ; see above");
     }
     Ok(is_equal)
 }
 
+/// The column that says whether results are equal; no column before it has a comma.
+const EQUAL: usize = 9;
+
+/// The geometric means, a line for each of the ratios that there are.
 fn means(records: &str) -> Option<String> {
-    let measured = records.lines().skip(1).filter_map(|record| {
-        let fields: Vec<&str> = record.split(',').collect();
-        let [app, mpi, ranks, _, cpu, wall, _] = fields[..] else {
-            return None;
+    let mut lines = Vec::new();
+    for (name, column) in [("CPU", 4), ("wall", 5), ("in MPI without waiting", 7)] {
+        let ratio = |record: &str| {
+            let fields: Vec<&str> = record.split(',').collect();
+            let ratio = fields.get(column)?.split(' ').next()?.parse::<f64>().ok()?;
+            Some((ratio, fields[..3].join(",")))
         };
-        let case = format!("{app},{mpi},{ranks}");
-        Some((cpu.parse::<f64>().ok()?, wall.parse::<f64>().ok()?, case))
-    });
-    let measured: Vec<_> = measured.collect();
-    let number = measured.len() as f64;
-    let mean =
-        |ratios: &mut dyn Iterator<Item = f64>| (ratios.map(f64::ln).sum::<f64>() / number).exp();
-    let cpu = mean(&mut measured.iter().map(|(cpu, _, _)| *cpu));
-    let wall = mean(&mut measured.iter().map(|(_, wall, _)| *wall));
-    let (low, _, which) = measured.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
-    let (high, _, best) = measured.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
-    Some(format!(
-        "geometric mean of {number}: CPU {cpu:.3}, wall {wall:.3}; lowest CPU ratio {low:.3} ({which}), \
-         highest {high:.3} ({best})"
-    ))
+        let measured: Vec<_> = records.lines().skip(1).filter_map(ratio).collect();
+        let number = measured.len();
+        let sum: f64 = measured.iter().map(|(ratio, _)| ratio.ln()).sum();
+        let (Some((low, worst)), Some((high, best))) = (
+            measured.iter().min_by(|a, b| a.0.total_cmp(&b.0)),
+            measured.iter().max_by(|a, b| a.0.total_cmp(&b.0)),
+        ) else {
+            continue;
+        };
+        lines.push(format!(
+            "geometric mean of {number}, {name}: {:.3}; lowest {low:.3} ({worst}), highest {high:.3} ({best})",
+            (sum / number as f64).exp()
+        ));
+    }
+    (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
 #[cfg(test)]
@@ -315,31 +394,69 @@ mod tests {
 
     #[test]
     fn means_are_geometric() {
-        let records = "app,mpi,ranks,pairs,cpu_ratio,wall_ratio,equal\n\
-            fftw,openmpi,2,5,2.000,4.000,yes\nboost,openmpi,4,5,0.500,1.000,yes\nqe,openmpi,2,5,-,-,no\n";
-        let text = means(records).unwrap();
-        let expected = "geometric mean of 2: CPU 1.000, wall 2.000; lowest CPU ratio 0.500 (boost,openmpi,4), \
-            highest 2.000 (fftw,openmpi,2)";
+        let records = format!(
+            "{HEAD}\n\
+             fftw,openmpi,2,5 + 3,2.000 (1.9-2.1),4.000 (3-5),0.9-1.1,1.500 (1-2),40 %,yes,1/2,\"a, b\"\n\
+             boost,openmpi,4,5,0.500 (0.4-0.6),1.000 (1-1),0.9-1.1,,,yes,1/2,\"nothing\"\n\
+             qe,openmpi,2,5,,,-,,,no,0/0,\"nothing\"\n"
+        );
+        let text = means(&records).unwrap();
+        let expected = "geometric mean of 2, CPU: 1.000; lowest 0.500 (boost,openmpi,4), highest 2.000 (fftw,openmpi,2)\n\
+            geometric mean of 2, wall: 2.000; lowest 1.000 (boost,openmpi,4), highest 4.000 (fftw,openmpi,2)\n\
+            geometric mean of 1, in MPI without waiting: 1.500; lowest 1.500 (fftw,openmpi,2), \
+            highest 1.500 (fftw,openmpi,2)";
         assert_eq!(text, expected);
         assert_eq!(means("app\n"), None);
+    }
+
+    #[test]
+    fn a_row_has_what_all_runs_say() {
+        let place = std::env::temp_dir().join(format!("xtask-row-{}", std::process::id()));
+        std::fs::create_dir_all(&place).unwrap();
+        let put = |name: &str, text: &str| std::fs::write(place.join(name), text).unwrap();
+        for (variant, times) in [("plain", "4 2 2048\n"), ("preloaded", "2 1 3072\n")] {
+            put(&format!("{variant}.times"), times);
+            put(&format!("{variant}.results"), "ab\n");
+        }
+        let profile = |moving: u32| {
+            format!(
+                "function,size_class,types,ranks,place,calls,bytes,time_ns,waiting_ns,moving_ns,\
+                 unsplit_ns,split,share_of_run\n\
+                 MPI_Bcast,8,contiguous,2,machine,1,8,9,0,{moving},0,clocks,0.25\n\
+                 MPI_Recv,8,contiguous,2,machine,1,8,9,0,{moving},0,estimate,0.15\n"
+            )
+        };
+        put("moving-plain.1.csv", &profile(6));
+        put("moving-libcopy.1.csv", &profile(4));
+        // A run that failed has left no profile, and its pair counts nothing.
+        put("moving-plain.2.csv", &profile(6));
+        let records = place.join("records");
+        begin(&records).unwrap();
+        let case = ["qe", "openmpi", "2", "1", "2"];
+        assert_eq!(row(&records, &place, case), Ok(true));
+        let text = read(&records).unwrap();
+        std::fs::remove_dir_all(&place).unwrap();
+        let rows: Vec<_> = text.lines().skip(1).collect();
+        assert_eq!(
+            rows,
+            [
+                "qe,openmpi,2,1 + 1,2.000 (2.000-2.000),2.000 (2.000-2.000),-,1.500 (1.500-1.500),\
+                 40 %,yes,2/3,\"nothing\""
+            ]
+        );
     }
 
     #[test]
     fn the_end_fails_where_results_differ_or_nothing_ran() {
         let file = std::env::temp_dir().join(format!("xtask-apps-{}", std::process::id()));
         let end_of = |rows: &str| {
-            std::fs::write(
-                &file,
-                format!("app,mpi,ranks,pairs,cpu_ratio,wall_ratio,equal\n{rows}"),
-            )
-            .unwrap();
+            std::fs::write(&file, format!("{HEAD}\n{rows}")).unwrap();
             end(&file)
         };
-        assert_eq!(end_of("fftw,openmpi,2,5,1.0,1.0,yes\n"), Ok(true));
-        assert_eq!(
-            end_of("fftw,openmpi,2,5,1.0,1.0,yes\nqe,openmpi,2,5,-,-,no\n"),
-            Ok(false)
-        );
+        let good = "fftw,openmpi,2,5,1.0 (1-1),1.0 (1-1),1-1,,,yes,1/1,\"no\"\n";
+        let bad = "qe,openmpi,2,5,,,-,,,no,0/0,\"yes, yes\"\n";
+        assert_eq!(end_of(good), Ok(true));
+        assert_eq!(end_of(&format!("{good}{bad}")), Ok(false));
         assert!(end_of("").is_err());
         std::fs::remove_file(&file).unwrap();
     }
@@ -350,5 +467,7 @@ mod tests {
         assert!(text.contains("Bcast 4, "), "{text}");
         assert!(text.contains("; messages 10"), "{text}");
         assert_eq!(intercepted(&Statistics::of("")), "");
+        let only = Statistics::of(r#"{"messages":{"sent":7,"packed":2}}"#);
+        assert_eq!(intercepted(&only), "messages 7; packed 2");
     }
 }

@@ -20,6 +20,7 @@ mod demo;
 mod interval;
 mod kernel;
 mod licences;
+mod limits;
 mod options;
 mod part;
 mod profiles;
@@ -38,8 +39,9 @@ Usage: xtask COMMAND [ARGUMENT]...    (started by the scripts)
   bench ROOT [OPTION]...                        scripts/bench; ROOT is the checkout
   apps begin RECORDS                            scripts/apps: the head of its table
   apps time FILE COMMAND...                     runs COMMAND; adds a line to FILE: seconds, CPU seconds, KiB
-  apps row RECORDS DIRECTORY APP MPI RANKS PAIRS   the runs in DIRECTORY, as a line
+  apps row RECORDS DIRECTORY APP MPI RANKS PAIRS MOVING   the runs in DIRECTORY, as a line
   apps end RECORDS                              the geometric mean; fails if results differ
+  apps limits FILE                              what a cache line and copies take between two processors, as CSV
   apps profiles DIRECTORY OUT                   what the profiles (CSV) in DIRECTORY are together, as CSV in OUT
   build-mpi COMPILER REAL LOG STATISTICS        scripts/build-mpi: what a run with an MPI says
   mpi4py MPI RANKS DIRECTORY KIND...            scripts/mpi4py-suite: the plain run with an MPI beside others
@@ -57,11 +59,22 @@ fn main() -> ExitCode {
         ["bench", root, ref options @ ..] => return bench::run(root.as_ref(), options),
         ["apps", "begin", records] => apps::begin(records.as_ref()),
         ["apps", "time", file, ref command @ ..] => apps::time(file.as_ref(), command),
-        ["apps", "row", records, directory, app, mpi, ranks, pairs] => {
-            let case = [app, mpi, ranks, pairs];
+        [
+            "apps",
+            "row",
+            records,
+            directory,
+            app,
+            mpi,
+            ranks,
+            pairs,
+            moving,
+        ] => {
+            let case = [app, mpi, ranks, pairs, moving];
             apps::row(records.as_ref(), directory.as_ref(), case)
         }
         ["apps", "end", records] => apps::end(records.as_ref()),
+        ["apps", "limits", file] => limits::measure(file.as_ref()),
         ["apps", "profiles", directory, out] => profiles::write(directory.as_ref(), out.as_ref()),
         ["build-mpi", compiler, real, log, statistics] => {
             suite::build_mpi(compiler, real, log.as_ref(), statistics.as_ref())
