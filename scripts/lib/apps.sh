@@ -44,30 +44,30 @@ declare -A app_mpis=(
 app_inputs='
 # edge of the cube in cells of four atoms, steps
 lammps      normal  20 150
-lammps      strong  8 400
+lammps      strong  8 800
 # cut-off of the plane waves in Ry, k-points along an edge
 qe          normal  36.0 6
-qe          strong  12.0 4
+qe          strong  12.0 6
 # rows of the matrices, rows of the blocks; of xdinv the kinds of matrices as well
 xzllt       normal  300,320,340,360,380,400 8,16,32
-xzllt       strong  40,60,80,100,120,140,160,180 2,3,4,6,8
+xzllt       strong  40,60,80,100,120,140,160,180,200 2,3,4,5,6,8,10,12
 xdtrd       normal  300,330,360,390 16,32
-xdtrd       strong  60,80,100,120 4,8
+xdtrd       strong  40,60,80,100,120,140 2,4,6,8
 xdlu        normal  400,420,440,460,480,500 8,16,32
-xdlu        strong  40,60,80,100,120,140,160,180 2,3,4,6,8
+xdlu        strong  40,60,80,100,120,140,160,180,200 2,3,4,5,6,8,10,12
 xdinv       normal  400,440,480 16,32 GEN,UPD
-xdinv       strong  40,60,80,100,120,140 2,4,8 GEN,UPD
+xdinv       strong  40,60,80,100,120,140,160 2,3,4,5,6,8,10 GEN,UPD
 # edge of the square, transforms there and back
 fftw        normal  1024 20
-fftw        strong  64 3000
+fftw        strong  64 12000
 # edge of the grid, what the solver is told
 petsc-mumps normal  300 -ksp_type preonly
-petsc-mumps strong  40 -ksp_type richardson -ksp_convergence_test skip -ksp_max_it 200
+petsc-mumps strong  40 -ksp_type richardson -ksp_convergence_test skip -ksp_max_it 600
 petsc-hypre normal  500 -ksp_type cg -ksp_rtol 1e-10
-petsc-hypre strong  40 -ksp_type richardson -ksp_richardson_scale 0.1 -ksp_rtol 1e-9
+petsc-hypre strong  40 -ksp_type richardson -ksp_richardson_scale 0.01 -ksp_rtol 1e-9
 # edge of the square in cells, last time and its step in seconds
 icofoam     normal  100 0.015 0.0005
-icofoam     strong  40 0.15 0.001
+icofoam     strong  40 0.3 0.001
 # rows of the matrices
 hpcc        normal  900
 hpcc        strong  200
@@ -76,16 +76,16 @@ h5py        normal  1200 5
 h5py        strong  120 20
 # edge of the cube, transforms there and back
 mpi4py-fft  normal  96 60
-mpi4py-fft  strong  16 1000
+mpi4py-fft  strong  16 3000
 # particles, numbers for each other rank, strings, rounds
 boost       normal  20000 50000 2000 600
-boost       strong  200 500 20 5000
+boost       strong  200 500 20 20000
 # basis, molecules
 nwchem      normal  6-311g** 2
 nwchem      strong  sto-3g 1
 # edge of the square, right-hand sides
 cg          normal  256 2
-cg          strong  64 50
+cg          strong  64 200
 '
 
 # input_of APPLICATION INPUT: the words of this input, in the array `input`. Fails if there is none.
