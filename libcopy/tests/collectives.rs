@@ -88,6 +88,7 @@ fn a_rank() {
         "root" => wrong_root(&mut Team::from_env().unwrap(), words.next().unwrap()),
         "short" => short(&mut Team::from_env().unwrap()),
         "steps" => steps(&mut Team::from_env().unwrap()),
+        "turns" => turns(&mut Team::from_env().unwrap()),
         "order" => order(&mut Team::from_env().unwrap()),
         "typed" => typed(&mut Team::from_env().unwrap()),
         "hidden" => hidden(&mut Team::from_env().unwrap()),
@@ -946,6 +947,52 @@ fn many_ranks_in_groups_of_groups() {
     expect_success(23, &script, &through_cma(&[(GROUPS, "3")]));
 }
 
+/// Gathers and scatters of equal parts by plans, as where it was measured that so many ranks at
+/// once are enough; those of parts of different lengths go on as they do.
+#[test]
+fn ranks_take_turns_at_the_roots_memory() {
+    expect_success(7, "turns", &through_cma(&[]));
+    expect_success(3, "turns", &[]);
+}
+
+fn turns(team: &mut Team) {
+    let (me, size) = (team.rank(), team.size());
+    for at_once in [1, 3, size] {
+        team.set_at_once(at_once);
+        for (len, root) in [(64, 0), (40_000, 1), (300_001, size - 1), (1_000_000, 0)] {
+            let all: Vec<Vec<u8>> = (0..size).map(|rank| pattern(2, rank, len)).collect();
+            let (mine, is_root) = (&all[me], me == root);
+            let before = team.plan_counts().calls;
+            let mut recv = vec![0; if is_root { len * size } else { 0 }];
+            team.gather(mine, is_root.then_some(&mut recv[..]), root)
+                .unwrap();
+            assert!(!is_root || recv == all.concat(), "gather of {len} bytes");
+            let whole = if is_root { all.concat() } else { Vec::new() };
+            let mut part = vec![0; len];
+            team.scatter(is_root.then_some(&whole[..]), &mut part, root)
+                .unwrap();
+            assert!(part == *mine, "scatter of {len} bytes");
+            let mut data = vec![0; if is_root { len * size } else { len }];
+            let own = if is_root { me * len } else { 0 };
+            data[own..][..len].copy_from_slice(mine);
+            team.gather_in_place(&mut data, root).unwrap();
+            let expected = if is_root { all.concat() } else { mine.clone() };
+            assert!(data == expected, "gather in place of {len} bytes");
+            if !is_root {
+                data.fill(0);
+            }
+            team.scatter_in_place(&mut data, root).unwrap();
+            assert!(data == expected, "scatter in place of {len} bytes");
+            let planned = team.plan_counts().calls - before;
+            let is_long = len >= 300_001 && team.transport() != Some(TransportKind::Shm);
+            if is_long && team.transport().is_some() {
+                assert_eq!(planned, 4 * u64::from(at_once < size - 1), "{len} bytes");
+            }
+        }
+        team.barrier().unwrap();
+    }
+}
+
 /// What no transport reaches of one rank's memory, that rank copies itself.
 #[test]
 fn memory_that_no_transport_reaches_is_copied_by_its_owner() {
@@ -1176,6 +1223,7 @@ fn a_mismatch_is_an_error_on_every_rank() {
         "operation",
         "root",
         "gather",
+        "turns",
         "reduce",
         "parts-of-all",
         "elements",
@@ -1197,6 +1245,9 @@ fn mismatch(team: &mut Team, what: &str) {
     let mut bytes = vec![0u8; 8 << 20];
     let mut all = vec![0u8; 3 << 20];
     let lens = |normal: usize, other: usize| if odd { other } else { normal };
+    if what == "turns" {
+        team.set_at_once(1);
+    }
     // A rank may have got or given all it had to before the mismatch shows: then the next call
     // fails.
     let mut attempt = |team: &mut Team| match what {
@@ -1213,6 +1264,11 @@ fn mismatch(team: &mut Team, what: &str) {
         "gather" => {
             let recv = (team.rank() == 0).then_some(&mut all[..]);
             team.gather(&bytes[..lens(1 << 20, 1 << 19)], recv, 0)
+        }
+        // One length goes by a plan, and the other one does not.
+        "turns" => {
+            let send = (team.rank() == 0).then_some(&all[..]);
+            team.scatter(send, &mut bytes[..lens(1 << 20, 1 << 9)], 0)
         }
         // One length goes in one step, and the other one does not.
         "reduce" => {

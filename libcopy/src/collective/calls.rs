@@ -38,6 +38,15 @@ impl Team {
         self.settle(result)
     }
 
+    /// Bytes of a part, of a gather or scatter in place: the root has those of all ranks.
+    fn part_in_place(&self, bytes: usize, root: usize) -> usize {
+        if self.rank() == root {
+            bytes / self.size()
+        } else {
+            bytes
+        }
+    }
+
     /// Waits for what earlier operations still do with these buffers.
     fn ready(&mut self, buffers: [&[u8]; 2]) -> Result<()> {
         let settled = buffers.into_iter().try_for_each(offload::settle_bytes);
@@ -99,13 +108,23 @@ impl Team {
     ) -> Result<()> {
         let (send, recv): (&[u8], Option<&mut [u8]>) = (cast_slice(send), recv.map(cast_slice_mut));
         self.ready([send, recv.as_deref().unwrap_or_default()])?;
-        self.collective((Op::Gather, root, UNSAID), |team| {
-            if !at_root(team, root, recv.is_some(), "receive buffer")? {
-                return gather::leaf(team, send, root);
-            }
+        self.collective((Op::Gather, root, send.len()), |team| {
+            let is_root = at_root(team, root, recv.is_some(), "receive buffer")?;
             let recv = recv.unwrap_or_default();
             let division = Division::equal(recv.len(), team.size(), "receive buffer of a gather")?;
-            gather::root(team, Some(send), recv, division)
+            if is_root {
+                own_part(send.len(), division.part(root).1)?;
+            }
+            if let Some(kind) = planned::takes_turns(team, Op::Gather, send.len()) {
+                let mine = (send.as_ptr(), send.len());
+                // SAFETY: both are borrowed.
+                return unsafe { planned::gather(team, root, mine, recv, kind) };
+            }
+            if is_root {
+                gather::root(team, Some(send), recv, division)
+            } else {
+                gather::leaf(team, send, root)
+            }
         })
     }
 
@@ -119,12 +138,28 @@ impl Team {
     pub fn gather_in_place<T: Pod>(&mut self, data: &mut [T], root: usize) -> Result<()> {
         let bytes: &mut [u8] = cast_slice_mut(data);
         self.ready([bytes, &[]])?;
-        self.collective((Op::Gather, root, UNSAID), |team| {
-            if team.rank() != root {
-                return gather::leaf(team, bytes, root);
+        let part = self.part_in_place(bytes.len(), root);
+        self.collective((Op::Gather, root, part), |team| {
+            let is_root = team.rank() == root;
+            let planned = planned::takes_turns(team, Op::Gather, part);
+            if !is_root {
+                return match planned {
+                    // SAFETY: the slice is borrowed.
+                    Some(kind) => unsafe {
+                        planned::gather(team, root, (bytes.as_ptr(), part), &mut [], kind)
+                    },
+                    None => gather::leaf(team, bytes, root),
+                };
             }
             let division = Division::equal(bytes.len(), team.size(), "receive buffer of a gather")?;
-            gather::root(team, None, bytes, division)
+            match planned {
+                // SAFETY: our part is inside the slice, which is borrowed.
+                Some(kind) => unsafe {
+                    let mine = bytes.as_mut_ptr().add(division.part(root).0);
+                    planned::gather(team, root, (mine, part), bytes, kind)
+                },
+                None => gather::root(team, None, bytes, division),
+            }
         })
     }
 
@@ -199,13 +234,23 @@ impl Team {
     ) -> Result<()> {
         let (send, recv): (Option<&[u8]>, &mut [u8]) = (send.map(cast_slice), cast_slice_mut(recv));
         self.ready([send.unwrap_or_default(), recv])?;
-        self.collective((Op::Scatter, root, UNSAID), |team| {
-            at_root(team, root, send.is_some(), "send buffer")?;
-            let Some(send) = send else {
-                return scatter::leaf(team, recv, root);
-            };
+        self.collective((Op::Scatter, root, recv.len()), |team| {
+            let is_root = at_root(team, root, send.is_some(), "send buffer")?;
+            let send = send.unwrap_or_default();
             let division = Division::equal(send.len(), team.size(), "send buffer of a scatter")?;
-            scatter::root(team, send, Some(recv), division)
+            if is_root {
+                own_part(recv.len(), division.part(root).1)?;
+            }
+            if let Some(kind) = planned::takes_turns(team, Op::Scatter, recv.len()) {
+                let mine = (recv.as_mut_ptr(), recv.len());
+                // SAFETY: both are borrowed.
+                return unsafe { planned::scatter(team, root, send, mine, kind) };
+            }
+            if is_root {
+                scatter::root(team, send, Some(recv), division)
+            } else {
+                scatter::leaf(team, recv, root)
+            }
         })
     }
 
@@ -219,12 +264,28 @@ impl Team {
     pub fn scatter_in_place<T: Pod>(&mut self, data: &mut [T], root: usize) -> Result<()> {
         let bytes: &mut [u8] = cast_slice_mut(data);
         self.ready([bytes, &[]])?;
-        self.collective((Op::Scatter, root, UNSAID), |team| {
-            if team.rank() != root {
-                return scatter::leaf(team, bytes, root);
+        let part = self.part_in_place(bytes.len(), root);
+        self.collective((Op::Scatter, root, part), |team| {
+            let is_root = team.rank() == root;
+            let planned = planned::takes_turns(team, Op::Scatter, part);
+            if !is_root {
+                return match planned {
+                    // SAFETY: the slice is borrowed.
+                    Some(kind) => unsafe {
+                        planned::scatter(team, root, &[], (bytes.as_mut_ptr(), part), kind)
+                    },
+                    None => scatter::leaf(team, bytes, root),
+                };
             }
             let division = Division::equal(bytes.len(), team.size(), "send buffer of a scatter")?;
-            scatter::root(team, bytes, None, division)
+            match planned {
+                // SAFETY: our part is inside the slice, which is borrowed, and stays as it is.
+                Some(kind) => unsafe {
+                    let mine = bytes.as_mut_ptr().add(division.part(root).0);
+                    planned::scatter(team, root, bytes, (mine, part), kind)
+                },
+                None => scatter::root(team, bytes, None, division),
+            }
         })
     }
 

@@ -53,6 +53,61 @@ pub(super) fn takes(team: &Team, decision: Decision) -> Option<TransportKind> {
     }
 }
 
+/// The same of a gather or scatter of equal parts: these have plans where more ranks would move
+/// their parts at once than get anything out of it, as was measured.
+pub(super) fn takes_turns(team: &Team, op: Op, part: usize) -> Option<TransportKind> {
+    takes(team, team.decide(op, part)).filter(|_| team.takes_turns())
+}
+
+/// Collects everybody's `part` bytes at `mine` in the root's `recv`, ordered by rank; elsewhere
+/// that is empty. Some ranks write at a time.
+///
+/// # Safety
+///
+/// `mine` is readable for `part` bytes, and nobody writes to it meanwhile; it is the root's part of
+/// `recv`, or elsewhere.
+pub(super) unsafe fn gather(
+    team: &mut Team,
+    root: usize,
+    (mine, part): (*const u8, usize),
+    recv: &mut [u8],
+    kind: TransportKind,
+) -> Result<()> {
+    let planned = team.plan(&plan_call(Operation::Gather, root, Lengths::Same(part)));
+    let mut run = Run::new(team, Call::new(Op::Gather, root, part), &planned);
+    run.kind = kind;
+    run.is_read[index(Buffer::Send)] = false;
+    run.is_written = true;
+    run.memory[index(Buffer::Send)] = (mine.cast_mut(), part);
+    run.memory[index(Buffer::Receive)] = (recv.as_mut_ptr(), recv.len());
+    // SAFETY: both are borrowed until all who write to us are done.
+    unsafe { run.start(team) }
+}
+
+/// Hands the root's `send` out in parts of `part` bytes, ordered by rank; elsewhere that is empty.
+/// Ours goes to `mine`. Some ranks read at a time.
+///
+/// # Safety
+///
+/// `mine` is writable for `part` bytes, and nobody else uses it meanwhile; it is the root's part of
+/// `send`, or elsewhere.
+pub(super) unsafe fn scatter(
+    team: &mut Team,
+    root: usize,
+    send: &[u8],
+    (mine, part): (*mut u8, usize),
+    kind: TransportKind,
+) -> Result<()> {
+    let planned = team.plan(&plan_call(Operation::Scatter, root, Lengths::Same(part)));
+    let mut run = Run::new(team, Call::new(Op::Scatter, root, part), &planned);
+    run.kind = kind;
+    run.is_read[index(Buffer::Receive)] = false;
+    run.memory[index(Buffer::Send)] = (send.as_ptr().cast_mut(), send.len());
+    run.memory[index(Buffer::Receive)] = (mine, part);
+    // SAFETY: both are borrowed until all who read from us are done.
+    unsafe { run.start(team) }
+}
+
 /// Copies the root's bytes into everybody's.
 pub(super) fn bcast(
     team: &mut Team,
@@ -366,7 +421,7 @@ impl<'a> Run<'a> {
                 }
             }
         }
-        let mut exchange = Exchange {
+        let mut exchange = BoardTransport {
             segment: team.segment(),
             team,
             call: self.call,
@@ -409,7 +464,7 @@ fn are_apart(one: Memory, other: Memory) -> bool {
 }
 
 /// What our plan is run by.
-struct Exchange<'a, 'c> {
+struct BoardTransport<'a, 'c> {
     team: &'a Team,
     segment: &'a Segment,
     call: Call,
@@ -433,7 +488,7 @@ struct Exchange<'a, 'c> {
     failed: RefCell<Option<Error>>,
 }
 
-impl Exchange<'_, '_> {
+impl BoardTransport<'_, '_> {
     /// Shows the others what we call, and how they reach our memory.
     fn show(&mut self) {
         let board = self.segment.board(self.team.rank());
@@ -672,7 +727,7 @@ impl Exchange<'_, '_> {
     ///
     /// # Safety
     ///
-    /// As for [`Exchange::fetch`], or for [`Exchange::store`] if its buffer is written to.
+    /// As for [`BoardTransport::fetch`], or for [`BoardTransport::store`] if its buffer is written to.
     unsafe fn ask(
         &self,
         (rank, buffer, at): (usize, usize, usize),
@@ -787,7 +842,7 @@ impl Exchange<'_, '_> {
     }
 }
 
-impl Transport for Exchange<'_, '_> {
+impl Transport for BoardTransport<'_, '_> {
     type Error = Error;
 
     fn has_begun(&self, rank: usize) -> bool {

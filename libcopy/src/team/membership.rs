@@ -98,6 +98,8 @@ pub struct Team {
     pub(crate) contributions: Contributions,
     /// Calls that went group by group.
     pub(crate) exchanges: u64,
+    /// Ranks that move their parts of a gather or scatter at once, if that was set.
+    at_once: Option<usize>,
     /// Memory for bytes on their way, kept because pages that were touched before cost less.
     scratch: Vec<u128>,
 }
@@ -170,6 +172,7 @@ impl Team {
             is_flat: None,
             contributions: Contributions::default(),
             exchanges: 0,
+            at_once: None,
             scratch: Vec::new(),
         };
         if rank == 0 && team.groups() == Groups::Machine {
@@ -558,12 +561,38 @@ impl Team {
         self.is_flat = Some(true);
     }
 
+    /// Has at most this number of ranks move their parts of a gather or scatter at once from now
+    /// on, whatever was measured. All ranks call it with the same number, at the same place of their
+    /// program.
+    #[doc(hidden)]
+    pub fn set_at_once(&mut self, ranks: usize) {
+        let places = places::read(&self.segment, self.size());
+        let costs = Costs {
+            at_once: ranks,
+            ..self.costs()
+        };
+        self.planner = Some(Planner::new(places, self.rank(), Groups::Machine, costs));
+        self.at_once = Some(ranks);
+    }
+
+    /// Whether ranks move their parts of a gather or scatter in turns: where more at once would wait
+    /// for each other at the root's memory, as was measured.
+    pub(crate) fn takes_turns(&self) -> bool {
+        let at_once = match self.at_once {
+            Some(ranks) => ranks,
+            None if self.groups() == Groups::Machine => self.costs().at_once,
+            None => usize::MAX,
+        };
+        at_once < self.size() - 1
+    }
+
     /// Takes [`Team::set_groups`] and [`Team::set_flat`] back. All ranks call it at the same place
     /// of their program.
     #[doc(hidden)]
     pub fn unset_groups(&mut self) {
         self.planner = None;
         self.is_flat = None;
+        self.at_once = None;
     }
 
     /// What copies take here, by the transport that long ones go through: the same on all ranks, as
