@@ -170,10 +170,15 @@ pub fn objects_below(root: &Path) -> Object {
 
 /// The processors the calling thread may run on; all that can be named if the kernel does not say.
 pub fn affinity() -> Vec<usize> {
-    let set = sched_getaffinity(Pid::from_raw(0));
-    (0..CpuSet::count())
-        .filter(|cpu| set.is_err() || set.is_ok_and(|set| set.is_set(*cpu).unwrap_or(false)))
-        .collect()
+    affinity_of(0).unwrap_or_else(|| (0..CpuSet::count()).collect())
+}
+
+/// Those that the first thread of a process may run on, if the kernel says so
+/// (sched_getaffinity(2)); 0 is the calling thread.
+pub fn affinity_of(process: i32) -> Option<Vec<usize>> {
+    let set = sched_getaffinity(Pid::from_raw(process)).ok()?;
+    let is_set = |cpu: &usize| set.is_set(*cpu).unwrap_or(false);
+    Some((0..CpuSet::count()).filter(is_set).collect())
 }
 
 /// Keeps the calling thread on the `index`-th processor of a set, counted round and round. Where

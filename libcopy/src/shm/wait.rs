@@ -98,9 +98,8 @@ impl Waiter {
         }
     }
 
-    /// Chooses how to wait: where ranks outnumber processors, a rank that spins keeps the one it
-    /// waits for from running. Returns how many they are.
-    pub(crate) fn adapt(&mut self, spin: Option<Duration>) -> Oversubscription {
+    /// How the ranks of the team and the processors that they may run on go together.
+    pub(crate) fn oversubscription(&self) -> Oversubscription {
         let mut cpus = [0u64; 16];
         for rank in 0..self.size {
             for (all, word) in cpus.iter_mut().zip(&self.segment.block(rank).cpus) {
@@ -108,7 +107,12 @@ impl Waiter {
             }
         }
         let cpus: u32 = cpus.iter().map(|word| word.count_ones()).sum();
-        let oversubscription = Oversubscription::of(self.size, cpus as usize);
+        Oversubscription::of(self.size, cpus as usize)
+    }
+
+    /// Chooses how to wait: where ranks outnumber processors, a rank that spins keeps the one it
+    /// waits for from running.
+    pub(crate) fn adapt(&mut self, spin: Option<Duration>, oversubscription: Oversubscription) {
         let is_oversubscribed = oversubscription != Oversubscription::None;
         self.spin = spin.unwrap_or(if is_oversubscribed {
             Duration::ZERO
@@ -116,7 +120,6 @@ impl Waiter {
             Duration::from_micros(100)
         });
         self.yields = if is_oversubscribed { 200 } else { u32::MAX };
-        oversubscription
     }
 
     /// Falls asleep at once from now on, or not any more: what is waited for leaves the processor

@@ -154,7 +154,8 @@ impl Team {
             *word = shared.load(Ordering::Relaxed);
         }
         let policy = Policy::from_words(words)?;
-        let oversubscription = mailbox.waiter.adapt(policy.spin());
+        let oversubscription = mailbox.waiter.oversubscription();
+        mailbox.waiter.adapt(policy.spin(), oversubscription);
         let mut team = Team {
             messenger: None,
             offload: None,
@@ -243,6 +244,18 @@ impl Team {
     /// How ranks and the processors that they may run on go together.
     pub fn oversubscription(&self) -> Oversubscription {
         self.oversubscription
+    }
+
+    /// Takes ranks to outnumber processors by this much from now on, if the team's own do not: as
+    /// others, of other teams, run on them, too. All ranks call it with the same value, before their
+    /// first operation.
+    pub fn share_processors(&mut self, oversubscription: Oversubscription) {
+        if oversubscription > self.oversubscription {
+            self.oversubscription = oversubscription;
+            let spin = self.policy.spin();
+            self.mailbox.waiter.adapt(spin, oversubscription);
+            self.unset_groups();
+        }
     }
 
     /// Each transport, whether this team can use it, and why.

@@ -4,12 +4,14 @@
 
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use crate::bootstrap::table::{all_live, ring, table_in, wait};
 use libcopy::lock::lock;
+use libcopy::policy::Oversubscription;
 use libcopy::shm::anonymous::AnonymousSegment as Shared;
+use libcopy::topology;
 
 /// What became of it.
 pub static OUTCOME: Mutex<Outcome> = Mutex::new(Outcome::None);
@@ -43,6 +45,24 @@ pub struct World {
 }
 
 impl World {
+    /// How the ranks of this machine that share processors with this one, of whatever
+    /// communicators, and these processors go together.
+    pub fn oversubscription(&self) -> Oversubscription {
+        static KNOWN: OnceLock<Oversubscription> = OnceLock::new();
+        *KNOWN.get_or_init(|| {
+            let others = self
+                .pids
+                .iter()
+                .enumerate()
+                .filter(|(rank, _)| *rank != self.me);
+            let others = others.filter_map(|(_, pid)| topology::affinity_of(*pid));
+            let all: Vec<Vec<usize>> = std::iter::once(topology::affinity())
+                .chain(others)
+                .collect();
+            Oversubscription::among(all.iter().map(Vec::as_slice))
+        })
+    }
+
     /// Waits until all members have come here, in `MPI_Finalize`, or one has ended. `idle` is
     /// called now and then while nothing happens.
     pub fn depart(&self, mut idle: impl FnMut()) {

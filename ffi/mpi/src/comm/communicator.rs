@@ -18,6 +18,7 @@ use libcopy::policy::Oversubscription;
 use crate::bootstrap;
 use crate::bootstrap::feature;
 use crate::bootstrap::own_collectives::allgather;
+use crate::bootstrap::world::{World, world};
 use crate::comm::group::{Group, create, world_ranks};
 use crate::comm::nonblocking_group::NonblockingGroup;
 use crate::comm::peers::Peers;
@@ -195,18 +196,22 @@ impl Comm {
     /// first time, and all ranks get the same answer.
     pub fn oversubscription(&self, abi: &Abi, comm: Word) -> Oversubscription {
         *self.oversubscription.get_or_init(|| {
-            let mut own = [0u64; 16];
+            // Processors, and how far others share them.
+            let mut own = [0u64; 17];
+            own[16] = world().map_or(Oversubscription::None, World::oversubscription) as u64;
             for cpu in libcopy::topology::affinity() {
-                if let Some(word) = own.get_mut(cpu / 64) {
+                if let Some(word) = own[..16].get_mut(cpu / 64) {
                     *word |= 1 << (cpu % 64);
                 }
             }
-            let mut all = [0u64; 16];
+            let (mut all, mut most) = ([0u64; 16], 0);
             for one in allgather(abi, comm, own, self.size).into_iter().flatten() {
                 all.iter_mut().zip(one).for_each(|(all, one)| *all |= one);
+                most = most.max(one[16]);
             }
             let processors: u32 = all.iter().map(|word| word.count_ones()).sum();
-            Oversubscription::of(self.size, processors as usize)
+            let own = Oversubscription::of(self.size, processors as usize);
+            own.max(Oversubscription::ALL[most as usize % 3])
         })
     }
 

@@ -15,6 +15,7 @@ use libcopy::policy::{Oversubscription, Policy};
 use libcopy::team::{Resumption, Usage};
 use libcopy::{Team, TeamKey, TransportKind};
 
+use crate::bootstrap::world::{World, world};
 use crate::comm::hierarchy::Nodes;
 use crate::comm::processes;
 use crate::library::abi::{Abi, Word};
@@ -268,7 +269,9 @@ pub fn create(
     };
     let (mut oversubscription, mut is_direct) = (Oversubscription::None, false);
     if let Ok(team) = &team {
-        (oversubscription, is_direct) = (team.oversubscription(), direct(team));
+        let shared = world().map_or(Oversubscription::None, World::oversubscription);
+        oversubscription = team.oversubscription().max(shared);
+        is_direct = direct(team);
     }
     let fine = [u8::from(team.is_ok()) | u8::from(is_direct) << 1 | (oversubscription as u8) << 2];
     let mut all = vec![0u8; size];
@@ -280,14 +283,16 @@ pub fn create(
     if answer != 0 {
         return failed("MPI_Allgather");
     }
-    let team = team?;
+    let mut team = team?;
     if let Some(other) = all.iter().position(|fine| fine & 1 == 0) {
         let why = format!("rank {other} could not join its team");
         return Err((seat == 0).then_some(why));
     }
+    let most = all.iter().map(|fine| fine >> 2).max().unwrap_or(0);
+    let oversubscription = Oversubscription::ALL[usize::from(most) % 3];
+    team.share_processors(oversubscription);
     Ok(Some(Group {
-        oversubscription: Oversubscription::ALL
-            [usize::from(all.iter().map(|fine| fine >> 2).max().unwrap_or(0)) % 3],
+        oversubscription,
         direct: all.iter().all(|fine| fine & 2 != 0),
         usage: team.usage(),
         resumption: team.resumption(),

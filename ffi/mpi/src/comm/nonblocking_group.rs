@@ -15,6 +15,7 @@ use libcopy::policy::Oversubscription;
 use libcopy::transport::process_memory;
 
 use crate::bootstrap::own_collectives::{Plain, allgather, bcast};
+use crate::bootstrap::world::{World, world};
 use crate::comm::group::Node;
 use crate::decide::environment::is_governed;
 use crate::library::abi::{Abi, Word};
@@ -78,6 +79,8 @@ struct Card {
     address: u64,
     word: u64,
     processors: u64,
+    /// How far others share them, as a number.
+    shared: u64,
     /// Whether engines may move our parts.
     engines: u64,
     /// Whether a governor is wanted.
@@ -159,6 +162,7 @@ impl NonblockingGroup {
             address: &raw const *word as u64,
             word: *word,
             processors: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
+            shared: world().map_or(Oversubscription::None, World::oversubscription) as u64,
             engines: engines.is_some().into(),
             governed: is_governed().into(),
         };
@@ -184,7 +188,7 @@ impl NonblockingGroup {
         let engines = engines.filter(|_| cards.iter().all(|card| card.engines != 0));
         Some(NonblockingGroup {
             group: Arc::new(Participants::new(table?, pids, rank, engines.map(Arc::new))),
-            is_oversubscribed: size as u64 > processors,
+            is_oversubscribed: size as u64 > processors || cards.iter().any(|card| card.shared > 0),
             is_governed: cards.iter().all(|card| card.governed != 0),
             under_way: AtomicU64::new(0),
         })
