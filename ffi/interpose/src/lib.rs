@@ -35,11 +35,16 @@ static PENDING: AtomicPtr<AtomicUsize> = AtomicPtr::new((&raw const NOTHING).cas
 static SETTLE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 /// Has the wrappers look at `pending`, which is 0 as long as nothing is pending, and call `settle`
-/// where it is not. Only the first copy of libcopy in a process gets them: false for another.
+/// where it is not. Only the first copy of libcopy in a process gets them: false for another. It
+/// calls this before it has anything be pending.
 pub fn attach(pending: &'static AtomicUsize, settle: Settle) -> bool {
     let settle = settle as *mut c_void;
     let attached = SETTLE.compare_exchange(null_mut(), settle, Ordering::AcqRel, Ordering::Acquire);
     if attached.is_ok() {
+        // Whoever frees memory on which something is pending has been told of that by whom it was
+        // told to, and so has seen this.
+        FREE_AT_ONCE.store(free_slowly as *mut c_void, Ordering::Release);
+        REALLOC_AT_ONCE.store(realloc_slowly as *mut c_void, Ordering::Release);
         PENDING.store((&raw const *pending).cast_mut(), Ordering::Release);
     }
     attached.is_ok() || attached == Err(settle)
@@ -146,20 +151,40 @@ fn block_settled(block: *const c_void) -> Result<(), ()> {
 
 /// `malloc_usable_size` of the allocator whose `free` comes next, if that is known.
 static USABLE_SIZE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-/// That `free`.
+/// That `free`, and its `realloc`.
 static FREE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+static REALLOC: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// Finds both when the library is loaded. Not in `free`: dlsym(3) frees the text of an error before
+type Free = unsafe extern "C" fn(*mut c_void);
+type Realloc = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
+
+/// What `free` and `realloc` call, which programs call more often than all others together: the
+/// next function, or what looks whether anything is pending once anything may be.
+static FREE_AT_ONCE: AtomicPtr<c_void> = AtomicPtr::new(free_slowly as *mut c_void);
+static REALLOC_AT_ONCE: AtomicPtr<c_void> = AtomicPtr::new(realloc_slowly as *mut c_void);
+
+/// Finds them when the library is loaded. Not in `free`: dlsym(3) frees the text of an error before
 /// it forgets it, and would free it again if it were called from there.
 extern "C" fn find_allocator() {
     // SAFETY: the names are strings.
-    let (asked, freeing) = unsafe {
+    let (asked, freeing, growing) = unsafe {
         (
             libc::dlsym(libc::RTLD_DEFAULT, c"malloc_usable_size".as_ptr()),
             libc::dlsym(libc::RTLD_NEXT, c"free".as_ptr()),
+            libc::dlsym(libc::RTLD_NEXT, c"realloc".as_ptr()),
         )
     };
     FREE.store(freeing, Ordering::Relaxed);
+    REALLOC.store(growing, Ordering::Relaxed);
+    for (at_once, slowly, next) in [
+        (&FREE_AT_ONCE, free_slowly as *mut c_void, freeing),
+        (&REALLOC_AT_ONCE, realloc_slowly as *mut c_void, growing),
+    ] {
+        // Only as long as nobody has attached.
+        if !next.is_null() && SETTLE.load(Ordering::Acquire).is_null() {
+            let _ = at_once.compare_exchange(slowly, next, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
     if !asked.is_null() && !freeing.is_null() && are_in_one_file([asked as u64, freeing as u64]) {
         USABLE_SIZE.store(asked, Ordering::Relaxed);
     }
@@ -213,21 +238,14 @@ fn usable(block: *const c_void) -> usize {
 /// That of the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: *mut c_void) {
-    let function = FREE.load(Ordering::Relaxed);
-    // SAFETY: the caller's promise; the next function has this signature.
-    unsafe {
-        if any_pending() || function.is_null() {
-            free_pending(block);
-        } else {
-            transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void)>(function)(block);
-        }
-    }
+    let function = FREE_AT_ONCE.load(Ordering::Relaxed);
+    // SAFETY: the caller's promise; only functions with this signature are stored there.
+    unsafe { transmute::<*mut c_void, Free>(function)(block) }
 }
 
 /// The same where something may be pending, or the function has not been looked for.
-#[cold]
 #[inline(never)]
-unsafe extern "C" fn free_pending(block: *mut c_void) {
+unsafe extern "C" fn free_slowly(block: *mut c_void) {
     static SOUGHT: AtomicBool = AtomicBool::new(false);
     let _ = block_settled(block);
     if FREE.load(Ordering::Relaxed).is_null() && SOUGHT.swap(true, Ordering::Relaxed) {
@@ -237,7 +255,30 @@ unsafe extern "C" fn free_pending(block: *mut c_void) {
     // SAFETY: the caller's promise; the next function has this signature.
     unsafe {
         let function = next(c"free", &FREE);
-        transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void)>(function)(block);
+        transmute::<*mut c_void, Free>(function)(block);
+    }
+}
+
+/// The C library's function, after what is pending in the block.
+///
+/// # Safety
+///
+/// That of the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
+    let function = REALLOC_AT_ONCE.load(Ordering::Relaxed);
+    // SAFETY: the caller's promise; only functions with this signature are stored there.
+    unsafe { transmute::<*mut c_void, Realloc>(function)(block, size) }
+}
+
+/// The same where something may be pending, or the function has not been looked for.
+#[inline(never)]
+unsafe extern "C" fn realloc_slowly(block: *mut c_void, size: usize) -> *mut c_void {
+    let _ = block_settled(block);
+    // SAFETY: the caller's promise; the next function has this signature.
+    unsafe {
+        let function = next(c"realloc", &REALLOC);
+        transmute::<*mut c_void, Realloc>(function)(block, size)
     }
 }
 
@@ -380,7 +421,6 @@ wrap! {
     munmap(address: *mut c_void, length: usize) -> c_int, -1, settled(address, length);
     mprotect(address: *mut c_void, length: usize, protection: c_int) -> c_int, -1,
         settled(address, length);
-    realloc(block: *mut c_void, size: usize) -> *mut c_void, null_mut(), block_settled(block);
     reallocarray(block: *mut c_void, count: usize, size: usize) -> *mut c_void, null_mut(),
         block_settled(block);
     execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int, -1, all_settled();
@@ -409,4 +449,48 @@ wrap! {
     __fread_chk(
         to: *mut c_void, room: usize, size: usize, count: usize, file: *mut FILE
     ) -> usize, 0, settled(to, size.saturating_mul(count));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static PENDING_HERE: AtomicUsize = AtomicUsize::new(0);
+    static WATCHED: AtomicUsize = AtomicUsize::new(0);
+    static SETTLED: AtomicUsize = AtomicUsize::new(0);
+
+    extern "C" fn settle(address: usize, _length: usize) -> c_int {
+        // Other threads of this program free blocks, too.
+        if address == WATCHED.load(Ordering::Relaxed) {
+            SETTLED.fetch_add(1, Ordering::Relaxed);
+        }
+        0
+    }
+
+    #[test]
+    fn blocks_are_settled_once_anything_may_be_pending() {
+        let at_once = || {
+            let [free, realloc] = [&FREE_AT_ONCE, &REALLOC_AT_ONCE];
+            [free, realloc].map(|function| function.load(Ordering::Relaxed))
+        };
+        let next = [&FREE, &REALLOC].map(|function| function.load(Ordering::Relaxed));
+        assert!(next.iter().all(|function| !function.is_null()));
+        assert_eq!(at_once(), next);
+        assert!(attach(&PENDING_HERE, settle));
+        assert!(!at_once().iter().any(|function| next.contains(function)));
+        // SAFETY: blocks of the allocator's, each of which is given back once.
+        unsafe {
+            for pending in [0, 1] {
+                let block = libc::malloc(100);
+                WATCHED.store(block as usize, Ordering::Relaxed);
+                PENDING_HERE.store(pending, Ordering::Relaxed);
+                let longer = realloc(block, 100_000);
+                assert_eq!(SETTLED.swap(0, Ordering::Relaxed), pending);
+                WATCHED.store(longer as usize, Ordering::Relaxed);
+                free(longer);
+                assert_eq!(SETTLED.swap(0, Ordering::Relaxed), pending);
+                PENDING_HERE.store(0, Ordering::Relaxed);
+            }
+        }
+    }
 }

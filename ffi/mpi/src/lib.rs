@@ -292,7 +292,6 @@ extern "C" fn register() {
         }
         times::start(is_profile);
     }
-    async_guard::attach();
     world_model::register(begin_end, end);
     progress::register(messages::progress_all);
     messages::register();

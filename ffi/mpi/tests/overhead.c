@@ -8,15 +8,21 @@
  *     mpirun -n 2 env LD_PRELOAD=target/release/libcopy_mpi.so ./overhead
  *
  * usage: overhead [BLOCKS [NAME]]     NAME: this function only
+ *        overhead count NAME CALLS
+ *
+ * count: calls it by its MPI_ name only, so often, and prints nothing. What valgrind counts for two
+ * numbers of calls differs by what these calls cost.
  */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CALLS = 500, BYTES = 8, MOST_RANKS = 64, MOST_BLOCKS = 1000 };
+enum { CALLS = 500, BYTES = 8, MOST_RANKS = 64, MOST_BLOCKS = 1000, LONG = 16384, PENDING = 8 };
 
 static char send[BYTES * MOST_RANKS], recv[BYTES * MOST_RANKS];
+/* Longer than short calls that are intercepted, and shorter than long ones. */
+static char buffer[LONG];
 static int counts[MOST_RANKS], places[MOST_RANKS];
 static MPI_Datatype types[MOST_RANKS];
 
@@ -31,6 +37,7 @@ static MPI_Datatype types[MOST_RANKS];
 	}
 
 BOTH(bcast, Bcast, recv, BYTES, MPI_BYTE, 0, WORLD)
+BOTH(long_bcast, Bcast, buffer, LONG, MPI_BYTE, 0, WORLD)
 BOTH(gather, Gather, send, BYTES, MPI_BYTE, recv, BYTES, MPI_BYTE, 0, WORLD)
 BOTH(scatter, Scatter, send, BYTES, MPI_BYTE, recv, BYTES, MPI_BYTE, 0, WORLD)
 BOTH(allgather, Allgather, send, BYTES, MPI_BYTE, recv, BYTES, MPI_BYTE, WORLD)
@@ -78,6 +85,62 @@ static void sendrecv(int ours)
 		     1 - rank, 0, WORLD, MPI_STATUS_IGNORE);
 }
 
+/* Receives that nothing comes for until the end. */
+static MPI_Request pending[PENDING];
+static int has_pending;
+
+static void expect(void)
+{
+	for (int i = 0; !has_pending && i < PENDING; i++)
+		MPI_Irecv(&recv[i], 1, MPI_BYTE, rank, 1 + i, WORLD, &pending[i]);
+	has_pending = 1;
+}
+
+static void test(int ours)
+{
+	int flag;
+	expect();
+	CALL(ours, Test, pending, &flag, MPI_STATUS_IGNORE);
+}
+
+static void testany(int ours)
+{
+	int index, flag;
+	expect();
+	CALL(ours, Testany, PENDING, pending, &index, &flag, MPI_STATUS_IGNORE);
+}
+
+static void testall(int ours)
+{
+	int flag;
+	expect();
+	CALL(ours, Testall, PENDING, pending, &flag, MPI_STATUSES_IGNORE);
+}
+
+/* As BLACS packs: with a type that is used once. */
+static void fresh_pack(int ours)
+{
+	MPI_Datatype type;
+	int position = 0;
+	MPI_Type_vector(8, 8, 16, MPI_BYTE, &type);
+	MPI_Type_commit(&type);
+	CALL(ours, Pack, send, 1, type, buffer, LONG, &position, WORLD);
+	CALL(ours, Type_free, &type);
+}
+
+/* The same that is sent there. */
+static void fresh_send(int ours)
+{
+	MPI_Datatype type;
+	MPI_Type_vector(8, 8, 16, MPI_BYTE, &type);
+	MPI_Type_commit(&type);
+	if (rank == 0)
+		CALL(ours, Send, send, 1, type, 1, 0, WORLD);
+	if (rank == 1)
+		CALL(ours, Recv, recv, 1, type, 0, 0, WORLD, MPI_STATUS_IGNORE);
+	CALL(ours, Type_free, &type);
+}
+
 static const struct {
 	const char *name;
 	void (*call)(int);
@@ -91,6 +154,9 @@ static const struct {
 	{ "allgatherv", allgatherv },	{ "alltoallv", alltoallv },
 	{ "alltoallw", alltoallw },	{ "send_recv", send_recv },
 	{ "isend_irecv_wait", isend_irecv }, { "sendrecv", sendrecv },
+	{ "long_bcast", long_bcast },	{ "test", test },
+	{ "testany", testany },		{ "testall", testall },
+	{ "fresh_pack", fresh_pack },	{ "fresh_send", fresh_send },
 };
 
 static int ascending(const void *a, const void *b)
@@ -102,7 +168,9 @@ static int ascending(const void *a, const void *b)
 int main(int argc, char **argv)
 {
 	static double times[2][MOST_BLOCKS];
-	int size, blocks = argc > 1 ? atoi(argv[1]) : 200;
+	const char *name = argc > 2 ? argv[2] : NULL;
+	int size, counted = argc > 3 && !strcmp(argv[1], "count") ? atoi(argv[3]) : -1;
+	int blocks = counted < 0 && argc > 1 ? atoi(argv[1]) : 200;
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(WORLD, &rank);
 	MPI_Comm_size(WORLD, &size);
@@ -114,7 +182,11 @@ int main(int argc, char **argv)
 		types[i] = MPI_BYTE;
 	}
 	for (size_t f = 0; f < sizeof(functions) / sizeof(functions[0]); f++) {
-		if (argc > 2 && strcmp(argv[2], functions[f].name))
+		if (name && strcmp(name, functions[f].name))
+			continue;
+		for (int i = 0; i < counted; i++)
+			functions[f].call(1);
+		if (counted >= 0)
 			continue;
 		for (int block = -2; block < 2 * blocks; block++) {
 			int ours = block & 1;
@@ -137,6 +209,10 @@ int main(int argc, char **argv)
 			       functions[f].name, typical[0], typical[1], typical[1] - typical[0],
 			       100 * (typical[1] / typical[0] - 1));
 	}
+	for (int i = 0; has_pending && i < PENDING; i++)
+		MPI_Send(&send[i], 1, MPI_BYTE, rank, 1 + i, WORLD);
+	if (has_pending)
+		MPI_Waitall(PENDING, pending, MPI_STATUSES_IGNORE);
 	MPI_Finalize();
 	return 0;
 }

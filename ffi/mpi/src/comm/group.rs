@@ -116,6 +116,10 @@ fn join(key: &TeamKey, rank: usize, size: usize, alone: bool) -> libcopy::Result
         Async::Off
     };
     let mut team = times::setup(|| Team::join_with(key, rank, size, policy))?;
+    // What all ranks have agreed on.
+    if team.policy().asynchronous != Async::Off {
+        async_guard::attach();
+    }
     team.set_progress_hook(Some(progress::everything));
     Ok(team)
 }

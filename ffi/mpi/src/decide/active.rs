@@ -38,22 +38,25 @@ pub fn active() -> Option<&'static Abi> {
 fn learn(abi: Option<&Abi>) {
     let handle = abi.map_or(usize::MAX, |abi| abi.handle);
     threshold::learn(handle, |function| match abi {
-        _ if stats::are_wanted() => 0,
+        _ if stats::are_wanted() => (0, 0..0),
         // Nobody takes part in ours.
-        Some(_) if bootstrap::world().is_none() => u64::MAX,
+        Some(_) if bootstrap::world().is_none() => (u64::MAX, 0..0),
         // Any blocking collective may be the one in which ranks meet.
-        Some(_) if is_meeting_wanted() && !function.is_nonblocking() => 0,
-        Some(abi) => {
-            let measured = || prior::least(abi.implementation(), function);
-            environment::least().unwrap_or_else(measured)
-        }
-        None => u64::MAX,
+        Some(_) if is_meeting_wanted() && !function.is_nonblocking() => (0, 0..0),
+        Some(abi) => match environment::least() {
+            Some(least) => (least, 0..0),
+            None => (
+                prior::least(abi.implementation(), function),
+                prior::between(abi.implementation(), function),
+            ),
+        },
+        None => (u64::MAX, 0..0),
     });
 }
 
 /// Has everything be forwarded, in a forked child.
 pub fn forget() {
-    threshold::learn(threshold::handle_bits(), |_| u64::MAX);
+    threshold::learn(threshold::handle_bits(), |_| (u64::MAX, 0..0));
 }
 
 /// Finds out anew from which sizes on calls are intercepted, when what matters has changed.

@@ -5,6 +5,8 @@
 //! it; the figures for messages come from two ranks, vectors of 512 bytes to 64 KiB in pieces of 8
 //! bytes to 4 KiB, and the layouts of applications (`--ops typed-pingpong`).
 
+use std::ops;
+
 use libcopy::collective::Op;
 use libcopy::p2p::header::wire_size;
 use libcopy::policy::Oversubscription;
@@ -110,6 +112,24 @@ pub fn least(library: MpiImplementation, function: Function) -> u64 {
         .map(|range| range.0)
         .min()
         .unwrap_or(u64::MAX)
+}
+
+/// The messages that are longer than any short one and shorter than any long one that may be faster
+/// here, however ranks and processors go together; empty where there are none.
+pub fn between(library: MpiImplementation, function: Function) -> ops::Range<u64> {
+    let is_nonblocking = function.is_nonblocking();
+    let Some(op) = function.op() else {
+        return 0..0;
+    };
+    let short = faster_if_short(library, op, is_nonblocking);
+    let most = short.into_iter().map(|range| range.1).max().unwrap_or(0);
+    let long = faster(library, op, is_nonblocking);
+    let least = long.into_iter().map(|range| range.0).min().unwrap_or(0);
+    // Without short ones, what is shorter than long ones is shorter than all.
+    if most == 0 {
+        return 0..0;
+    }
+    most.saturating_add(1)..least.max(most.saturating_add(1))
 }
 
 /// Whether a collective over several machines is faster here, where the MPI library goes on moving

@@ -4,6 +4,7 @@
 //! to cost next to nothing, so it looks at what was learnt before, and where that is not enough, it
 //! says no. What it forwards, [`crate::collectives::intercept`] would forward, too.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::library::abi::Word;
@@ -13,6 +14,11 @@ use crate::library::stats::{FUNCTIONS, Function};
 /// Messages of fewer bytes are forwarded. Zero as long as nothing is known, and where every call is
 /// to be counted.
 static LEAST: [AtomicU64; FUNCTIONS] = [const { AtomicU64::new(0) }; FUNCTIONS];
+
+/// Messages that are longer than short ones and shorter than long ones are forwarded, too: from how
+/// many bytes on, and for how many.
+static BETWEEN: [[AtomicU64; 2]; FUNCTIONS] =
+    [const { [const { AtomicU64::new(0) }; 2] }; FUNCTIONS];
 
 /// The bits of a word that are a handle.
 static HANDLE: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -24,11 +30,17 @@ const ADDRESS: u32 = 48;
 /// ones never go, so this stays true.
 static TYPES: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
 
-/// Learns from which size on calls may be intercepted.
-pub fn learn(handle: usize, least: impl Fn(Function) -> u64) {
+/// Learns from which size on calls may be intercepted, and between which sizes they are not.
+pub fn learn(handle: usize, least: impl Fn(Function) -> (u64, Range<u64>)) {
     HANDLE.store(handle, Ordering::Relaxed);
     for function in Function::all() {
-        LEAST[function as usize].store(least(function), Ordering::Relaxed);
+        let (least, between) = least(function);
+        LEAST[function as usize].store(least, Ordering::Relaxed);
+        let [start, length] = &BETWEEN[function as usize];
+        // Nothing is between while this changes.
+        length.store(0, Ordering::Relaxed);
+        start.store(between.start, Ordering::Release);
+        length.store(between.end.saturating_sub(between.start), Ordering::Release);
     }
 }
 
@@ -91,8 +103,36 @@ pub fn is_small_unless_special<T, N: Count>(
 /// Whether `count` elements are to be forwarded in any case.
 #[inline(always)]
 pub fn is_small<N: Count>(function: Function, count: N, datatype: Word) -> bool {
-    match (count.number(), size(datatype)) {
-        (Some(count), Some(size)) => (count as u128) * (size as u128) < u128::from(least(function)),
-        _ => false,
+    let (Some(count), Some(size)) = (count.number(), size(datatype)) else {
+        return false;
+    };
+    match (count as u64).checked_mul(size as u64) {
+        Some(bytes) if bytes < least(function) => true,
+        Some(bytes) => {
+            let [start, length] = &BETWEEN[function as usize];
+            bytes.wrapping_sub(start.load(Ordering::Relaxed)) < length.load(Ordering::Relaxed)
+        }
+        None => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::c_int;
+
+    use super::*;
+
+    #[test]
+    fn what_is_between_short_and_long_calls_is_small() {
+        let datatype = 0x5550_0000_8880;
+        learn_size(datatype, 8);
+        let is_small = |count: usize| is_small(Function::Bcast, count as c_int, datatype);
+        learn(usize::MAX, |_| (1000, 3000..6000));
+        let found = [124, 125, 374, 375, 749, 750].map(is_small);
+        assert_eq!(found, [true, false, false, true, true, false]);
+        learn(usize::MAX, |_| (1000, 0..0));
+        assert_eq!([124, 125, 400].map(is_small), [true, false, false]);
+        learn(usize::MAX, |_| (0, 0..0));
+        assert!(!is_small(0));
     }
 }

@@ -9,7 +9,7 @@ use libcopy::collective::Op;
 use libcopy::policy::Oversubscription;
 
 use super::prior::{
-    MPICH_4, MPICH_5, OPEN_MPI_4, OPEN_MPI_5, Order, Prior, is_faster_across, least,
+    MPICH_4, MPICH_5, OPEN_MPI_4, OPEN_MPI_5, Order, Prior, between, is_faster_across, least,
 };
 use crate::library::abi::MpiImplementation;
 use crate::library::stats::Function;
@@ -113,4 +113,28 @@ fn the_prior_is_as_recorded() {
     collectives(&mut found);
     messages(&mut found);
     assert_eq!(found, include_str!("traces.txt"));
+}
+
+/// What [`crate::decide::threshold`] forwards is what the prior forwards.
+#[test]
+fn what_is_forwarded_at_once_is_never_faster() {
+    let mut gaps = 0;
+    for library in [MpiImplementation::OpenMpi, MpiImplementation::Mpich] {
+        for function in Function::all() {
+            let is_ours = |bytes| Prior::of(library, function, bytes).is_anywhere();
+            let (least, between) = (least(library, function), between(library, function));
+            let powers = (0..36u32).map(|power| 1u64 << power);
+            let around = powers.flat_map(|bytes| [bytes - 1, bytes, bytes + 1]);
+            for bytes in around.chain((0..64_000).step_by(125)) {
+                let is_at_once = bytes < least || between.contains(&bytes);
+                assert!(!(is_at_once && is_ours(bytes)), "{function:?} {bytes}");
+            }
+            if !between.is_empty() {
+                // All of it: the sizes next to it are ours.
+                assert!(is_ours(between.start - 1) && is_ours(between.end));
+                gaps += 1;
+            }
+        }
+    }
+    assert!(gaps >= 8, "{gaps}");
 }

@@ -190,7 +190,7 @@ macro_rules! completing {
             ),
             short({
                 let call = completing!(@call $which $waits $status $($field: $value),*);
-                short_receives::has_any(call.count, call.requests)
+                short_receives::may_have(&call)
             }): |forwarded| short_receives::complete(
                 completing!(@call $which $waits $status $($field: $value),*),
                 move |$status| forwarded($($argument,)* $status),

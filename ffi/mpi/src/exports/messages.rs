@@ -217,22 +217,24 @@ fn is_short<N: Count>(count: N, datatype: Word) -> bool {
     size().is_some_and(lengths::is_short)
 }
 
-/// Whether a send of `count` elements is forwarded whatever else there is: it is not intercepted,
-/// and no length that names a slot.
+/// Whether a send of `count` elements of a predefined type is forwarded whatever else there is: it
+/// is not intercepted, and no length that names a slot; or nothing is intercepted.
 #[inline(always)]
 fn is_passed<N: Count>(count: N, datatype: Word) -> bool {
     if lengths::is_off() {
         return true;
     }
-    let Some(count) = count.number() else {
-        return false;
-    };
-    match threshold::size(datatype) {
-        Some(size) => (count as u64)
-            .checked_mul(size as u64)
-            .is_some_and(lengths::is_passed),
-        None => is_passed_by_use(datatype, count) || were_passed(datatype, count),
-    }
+    let size = || (count.number()? as u64).checked_mul(threshold::size(datatype)? as u64);
+    size().is_some_and(lengths::is_passed)
+}
+
+/// The same of a derived type, which may be one that is used once. Elsewhere, so that what is
+/// forwarded at once needs no room on the stack.
+#[inline(never)]
+fn is_derived_passed(count: Option<usize>, datatype: Word) -> bool {
+    let of_derived = || count.filter(|_| threshold::size(datatype).is_none());
+    of_derived()
+        .is_some_and(|count| is_passed_by_use(datatype, count) || were_passed(datatype, count))
 }
 
 /// Whether `count` elements are forwarded since that was decided, or since their type has no
@@ -271,6 +273,9 @@ macro_rules! sends {
             ))
             library(is_idle() => forward::$body(buffer, count, datatype, dest, tag, comm))
             [is_passed(count, datatype) => forward::$body(buffer, count, datatype, dest, tag, comm)] {
+                if is_derived_passed(count.number(), datatype) {
+                    return forward::$body(buffer, count, datatype, dest, tag, comm);
+                }
                 if let Some(world) = world() {
                     let what = elements(buffer, count, datatype);
                     let to = address(dest, tag, comm);
@@ -301,6 +306,9 @@ macro_rules! sends_with_request {
             library(true => forward::$body(buffer, count, datatype, dest, tag, comm, request))
             [is_passed(count, datatype) =>
                 forward::$body(buffer, count, datatype, dest, tag, comm, request)] {
+                if is_derived_passed(count.number(), datatype) {
+                    return forward::$body(buffer, count, datatype, dest, tag, comm, request);
+                }
                 if let Some(world) = world() {
                     let what = elements(buffer, count, datatype);
                     let to = address(dest, tag, comm);

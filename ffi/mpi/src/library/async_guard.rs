@@ -62,7 +62,7 @@ fn obstacle() -> Option<String> {
 }
 
 /// Has the wrappers of the C library's functions, which programs find instead of them, settle what
-/// is pending in this library.
+/// is pending in this library: before anything may be, since until then they look at nothing.
 pub fn attach() {
     extern "C" fn settle(address: usize, length: usize) -> c_int {
         offload::settle_raw(address, length).err().unwrap_or(0)

@@ -127,16 +127,34 @@ const COLLECTIVES: [&str; 18] = [
 
 const PACKING: [&str; 4] = ["Pack", "Unpack", "Pack_external", "Unpack_external"];
 
+/// Lists of functions, with the hashes of each one's symbols, which the compiler computes.
+static LISTS: [(&[&str], &[[u32; 3]]); 5] = {
+    const fn all<const N: usize>(names: &[&str; N]) -> [[u32; 3]; N] {
+        let (mut all, mut at) = ([[0; 3]; N], 0);
+        while at < N {
+            all[at] = hashes(names[at]);
+            at += 1;
+        }
+        all
+    }
+    [
+        (&COLLECTIVES, &const { all(&COLLECTIVES) }),
+        (&TRANSFERRING, &const { all(&TRANSFERRING) }),
+        (&COMPLETING, &const { all(&COMPLETING) }),
+        (&NONBLOCKING, &const { all(&NONBLOCKING) }),
+        (&PACKING, &const { all(&PACKING) }),
+    ]
+};
+
 impl Feature {
-    /// The functions that it depends on, without `MPI_`.
-    fn functions(self) -> impl Iterator<Item = &'static str> {
-        let (first, second): (&[_], &[_]) = match self {
-            Feature::Collectives => (&COLLECTIVES, &[]),
-            Feature::Messages => (&TRANSFERRING, &COMPLETING),
-            Feature::Nonblocking => (&NONBLOCKING, &COMPLETING),
-            Feature::Packing => (&PACKING, &[]),
-        };
-        first.iter().chain(second).copied()
+    /// The lists of the functions that it depends on.
+    fn lists(self) -> &'static [usize] {
+        match self {
+            Feature::Collectives => &[0],
+            Feature::Messages => &[1, 2],
+            Feature::Nonblocking => &[3, 2],
+            Feature::Packing => &[4],
+        }
     }
 }
 
@@ -164,11 +182,18 @@ pub fn wrapped(feature: Feature) -> Option<&'static Wrapped> {
     static FOUND: OnceLock<Vec<Option<Wrapped>>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
         let files = Files::loaded();
+        // All at once: the files are gone through.
+        let hashes = LISTS.map(|(_, hashes)| hashes).concat();
+        let mut suspects = &files.suspects(&hashes)[..];
+        let suspects = LISTS.map(|(names, _)| {
+            let (these, others) = suspects.split_at(names.len());
+            suspects = others;
+            names.iter().zip(these)
+        });
         let first = |feature: Feature| {
-            let names: Vec<_> = feature.functions().collect();
-            let suspects = files.suspects(&names).into_iter();
-            let mut suspects = names.iter().zip(suspects);
-            suspects.find_map(|(name, suspect)| files.wrapping(name, suspect))
+            let lists = feature.lists().iter();
+            let mut functions = lists.flat_map(|list| suspects[*list].clone());
+            functions.find_map(|(name, suspect)| files.wrapping(name, *suspect))
         };
         FEATURES
             .iter()
@@ -181,7 +206,7 @@ pub fn wrapped(feature: Feature) -> Option<&'static Wrapped> {
 /// The function in front of ours, if there is one.
 pub fn in_front(name: &str) -> Option<Wrapped> {
     let files = Files::loaded();
-    let suspect = *files.suspects(&[name]).first()?;
+    let suspect = *files.suspects(&[hashes(name)]).first()?;
     files
         .wrapping(name, suspect)
         .filter(|wrapped| wrapped.in_front)
@@ -239,14 +264,13 @@ impl Files {
         file.is_some() && file != self.own && file != self.of(library)
     }
 
-    /// Which of the symbols of these functions another file than ours and the MPI library's may
+    /// Which of the symbols with these hashes another file than ours and the MPI library's may
     /// define, so that whether one is wrapped has to be looked at more closely: `MPI_X`, `MPI_X_c`,
-    /// and Fortran's `mpi_x_`.
-    fn suspects(&self, names: &[&str]) -> Vec<[bool; 3]> {
+    /// and Fortran's `mpi_x_` of each function.
+    fn suspects(&self, hashes: &[[u32; 3]]) -> Vec<[bool; 3]> {
         let Some(own) = self.own else {
-            return vec![[false; 3]; names.len()];
+            return vec![[false; 3]; hashes.len()];
         };
-        let hashes: Vec<u32> = names.iter().flat_map(|name| hashes(name)).collect();
         let library = next(c"PMPI_Init").and_then(|init| self.of(init));
         // Its own functions may be in several files. What comes behind them all is never called.
         let is_library =
@@ -254,7 +278,7 @@ impl Files {
         let last = library.and_then(|_| (own + 1..self.all.len()).rev().find(is_library));
         let is_asked =
             |index| index != own && index <= last.unwrap_or(own) && library != Some(index);
-        let found = loaded::may_define(&hashes, is_asked);
+        let found = loaded::may_define(hashes.as_flattened(), is_asked);
         let found = found.chunks_exact(3);
         found.map(|three| [three[0], three[1], three[2]]).collect()
     }
@@ -372,12 +396,16 @@ fn symbols(name: &str) -> [String; 3] {
 }
 
 /// The hashes of [`symbols`].
-fn hashes(name: &str) -> [u32; 3] {
+const fn hashes(name: &str) -> [u32; 3] {
     const C: u32 = loaded::hash(loaded::EMPTY, b"MPI_");
     const FORTRAN: u32 = loaded::hash(loaded::EMPTY, b"mpi_");
-    let plain = loaded::hash(C, name.as_bytes());
-    let lower = |hash, byte: u8| loaded::hash(hash, &[byte.to_ascii_lowercase()]);
-    let fortran = name.bytes().fold(FORTRAN, lower);
+    let name = name.as_bytes();
+    let plain = loaded::hash(C, name);
+    let (mut fortran, mut at) = (FORTRAN, 0);
+    while at < name.len() {
+        fortran = loaded::hash(fortran, &[name[at].to_ascii_lowercase()]);
+        at += 1;
+    }
     [
         plain,
         loaded::hash(plain, b"_c"),
@@ -409,10 +437,11 @@ mod tests {
 
     #[test]
     fn hashes_are_those_of_the_symbols() {
-        for (feature, _) in FEATURES {
-            for name in feature.functions() {
+        for (names, hashes) in LISTS {
+            assert_eq!(names.len(), hashes.len());
+            for (name, hashes) in names.iter().zip(hashes) {
                 let all = symbols(name).map(|name| loaded::hash(loaded::EMPTY, name.as_bytes()));
-                assert_eq!(hashes(name), all, "{name}");
+                assert_eq!(*hashes, all, "{name}");
             }
         }
     }

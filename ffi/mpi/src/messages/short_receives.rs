@@ -15,6 +15,7 @@
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use libcopy::p2p::header;
@@ -189,6 +190,39 @@ pub unsafe fn has_any(count: c_int, requests: *const c_void) -> bool {
     }
 }
 
+/// Whether any request of a call may be noted. Of functions that wait for several, each is looked
+/// at; others are called more often than there are any, and [`complete`] finds out.
+///
+/// # Safety
+///
+/// The array has as many handles as the call says.
+#[inline(always)]
+pub unsafe fn may_have(call: &Completion) -> bool {
+    if call.waits && call.which != Which::One {
+        // SAFETY: the caller's promise.
+        return unsafe { has_any(call.count, call.requests) };
+    }
+    !call.requests.is_null()
+}
+
+/// Whether nothing is looked at before the library has completed a request: programs call what does
+/// not wait again and again, and most of these calls complete nothing. Until one does, no other
+/// request can have the handle of one that is noted.
+#[inline(always)]
+fn polls(call: &Completion) -> bool {
+    let has_results = match call.which {
+        Which::One | Which::All => !call.flag.is_null(),
+        Which::Any => !call.flag.is_null() && !call.index.is_null(),
+        Which::Some => !call.done.is_null() && !call.index.is_null(),
+    };
+    !call.waits
+        && (1..=FEW as c_int).contains(&call.count)
+        && !call.requests.is_null()
+        && has_results
+        // One of another thread may get it at once.
+        && world().is_some_and(|world| !probes::has_threads(world))
+}
+
 /// Whether a request is noted.
 #[inline(always)]
 pub fn is_noted(handle: Word) -> bool {
@@ -343,12 +377,17 @@ impl Found {
     unsafe fn put_back(self, requests: *const c_void) {
         // SAFETY: the caller's promise.
         if unsafe { handle_at(requests, self.index) } == self.handle {
-            let world = world();
-            let has_threads = world.is_some_and(probes::has_threads);
-            if let (false, Some(world)) = (self.store(has_threads), world) {
-                let size = world.abi.handle_size();
-                self.remember(world, requests.wrapping_byte_add(self.index * size));
-            }
+            self.note_again(requests);
+        }
+    }
+
+    #[inline(never)]
+    fn note_again(self, requests: *const c_void) {
+        let world = world();
+        let has_threads = world.is_some_and(probes::has_threads);
+        if let (false, Some(world)) = (self.store(has_threads), world) {
+            let size = world.abi.handle_size();
+            self.remember(world, requests.wrapping_byte_add(self.index * size));
         }
     }
 
@@ -489,6 +528,32 @@ impl Several<'_> {
         place.ok().map(|place| self.found[place])
     }
 
+    /// After a function that has completed some of them, or failed.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Several::one`] and [`Several::conclude`].
+    #[inline(never)]
+    unsafe fn completed(&self, call: &Completion, at: *mut c_void, code: c_int) -> c_int {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match call.which {
+                Which::One => self.one(0, at, code),
+                Which::Any => self.one(*call.index, at, code),
+                Which::Some => {
+                    // Below zero is MPI_UNDEFINED.
+                    let number = (*call.done).clamp(0, call.count) as usize;
+                    let of = |place| {
+                        let found = self.find(call.index.add(place).read());
+                        found.map(|found| (place, found))
+                    };
+                    self.conclude(number, at, code, (0..number).filter_map(of))
+                }
+                Which::All => self.all(call.count, at, code),
+            }
+        }
+    }
+
     /// After a function that has completed one request.
     ///
     /// # Safety
@@ -582,10 +647,23 @@ impl Several<'_> {
 pub unsafe fn complete(call: Completion, inner: impl FnOnce(*mut c_void) -> c_int) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        if call.which == Which::One {
+        if polls(&call) {
+            return poll(call, inner);
+        }
+        if call.which == Which::One && call.waits {
             return one(call, inner);
         }
-        Several::with(call, |several, at| {
+        let mut inner = Some(inner);
+        several(&call, &mut |at| inner.take().map_or(0, |inner| inner(at)))
+    }
+}
+
+/// The same of several requests: once for all functions.
+#[inline(never)]
+unsafe fn several(call: &Completion, inner: &mut dyn FnMut(*mut c_void) -> c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        Several::with(*call, |several, at| {
             let code = inner(at);
             let Some(several) = several else {
                 return code;
@@ -594,24 +672,97 @@ pub unsafe fn complete(call: Completion, inner: impl FnOnce(*mut c_void) -> c_in
                 several.put_back();
                 return 0;
             }
-            match call.which {
-                Which::Any => several.one(*call.index, at, code),
-                Which::Some => {
-                    // Below zero is MPI_UNDEFINED.
-                    let number = (*call.done).clamp(0, call.count) as usize;
-                    let of = |place| {
-                        let found = several.find(call.index.add(place).read());
-                        found.map(|found| (place, found))
-                    };
-                    several.conclude(number, at, code, (0..number).filter_map(of))
-                }
-                Which::One | Which::All => several.all(call.count, at, code),
-            }
+            several.completed(call, at, code)
         })
     }
 }
 
-/// Of one request.
+/// A function that does not wait, of a few requests ([`polls`]).
+#[inline(always)]
+unsafe fn poll(call: Completion, inner: impl FnOnce(*mut c_void) -> c_int) -> c_int {
+    let mut handles = [const { MaybeUninit::uninit() }; FEW];
+    let mut rooms = [const { MaybeUninit::uninit() }; FEW];
+    // SAFETY: the caller's promise.
+    unsafe {
+        let at = before_poll(&call, &mut handles, &mut rooms);
+        let code = inner(at);
+        let is_none = match call.which {
+            // Below zero is MPI_UNDEFINED.
+            Which::Some => *call.done <= 0,
+            _ => !call.found(),
+        };
+        if code == 0 && is_none {
+            return 0;
+        }
+        polled(&call, &handles, at, code)
+    }
+}
+
+/// Copies the handles of a call, and returns where its statuses go.
+#[inline(never)]
+unsafe fn before_poll(
+    call: &Completion,
+    handles: &mut [MaybeUninit<usize>; FEW],
+    rooms: &mut [MaybeUninit<Room>; FEW],
+) -> *mut c_void {
+    let count = (call.count as usize).min(FEW);
+    // SAFETY: the caller's promise; the library's handles are as wide as that mask.
+    unsafe {
+        match threshold::handle_bits() {
+            usize::MAX => {
+                let from = call.requests.cast();
+                ptr::copy_nonoverlapping(from, handles.as_mut_ptr(), count);
+            }
+            _ => {
+                for (index, handle) in handles.iter_mut().take(count).enumerate() {
+                    handle.write(call.requests.cast::<u32>().add(index).read() as usize);
+                }
+            }
+        }
+    }
+    if !is_ignored(call.statuses) {
+        return call.statuses;
+    }
+    let [first, others @ ..] = rooms;
+    // The library may leave errors as they are.
+    first.write(Room::new());
+    if let Which::All | Which::Some = call.which {
+        for room in others.iter_mut().take(count - 1) {
+            room.write(Room::new());
+        }
+    }
+    rooms.as_mut_ptr().cast()
+}
+
+/// After a function that does not wait has completed requests of an array that had these handles.
+#[inline(never)]
+unsafe fn polled(
+    call: &Completion,
+    handles: &[MaybeUninit<usize>; FEW],
+    at: *mut c_void,
+    code: c_int,
+) -> c_int {
+    let mut few = [const { MaybeUninit::<Found>::uninit() }; FEW];
+    let mut number = 0;
+    for (index, handle) in handles.iter().take(call.count as usize).enumerate() {
+        // SAFETY: as many as there are in the call were written.
+        if let Some(found) = Found::take_handle(unsafe { handle.assume_init() }, index) {
+            few[number].write(found);
+            number += 1;
+        }
+    }
+    if number == 0 {
+        return code;
+    }
+    // SAFETY: `number` of them were written; the caller's promise.
+    unsafe {
+        let found = std::slice::from_raw_parts(few.as_ptr().cast(), number);
+        let requests = call.requests;
+        Several { requests, found }.completed(call, at, code)
+    }
+}
+
+/// Of one request that is waited for.
 #[inline(always)]
 unsafe fn one(call: Completion, inner: impl FnOnce(*mut c_void) -> c_int) -> c_int {
     // SAFETY: the caller's promise.
@@ -623,11 +774,7 @@ unsafe fn one(call: Completion, inner: impl FnOnce(*mut c_void) -> c_int) -> c_i
         let at = room.instead_of(call.statuses);
         let code = inner(at);
         found.put_back(call.requests);
-        if code == 0 && !call.found() {
-            0
-        } else {
-            found.conclude(at, code)
-        }
+        found.conclude(at, code)
     }
 }
 
