@@ -64,9 +64,9 @@ mod tests {
         let among = |processes: &[&[usize]]| Oversubscription::among(processes.iter().copied());
         assert_eq!(among(&[]), Oversubscription::None);
         // Unbound, and bound to one each.
-        assert_eq!(among(&[&[0, 1]; 4]), Oversubscription::Moderate);
-        assert_eq!(among(&[&[0, 1]; 5]), Oversubscription::Heavy);
-        assert_eq!(among(&[&[0, 1, 2, 3]; 4]), Oversubscription::None);
+        assert_eq!(among(&[&[0, 1][..]; 4]), Oversubscription::Moderate);
+        assert_eq!(among(&[&[0, 1][..]; 5]), Oversubscription::Heavy);
+        assert_eq!(among(&[&[0, 1, 2, 3][..]; 4]), Oversubscription::None);
         assert_eq!(among(&[&[0], &[1], &[2]]), Oversubscription::None);
         assert_eq!(among(&[&[0], &[0], &[1], &[1]]), Oversubscription::Moderate);
     }

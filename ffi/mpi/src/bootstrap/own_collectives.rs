@@ -21,7 +21,7 @@ unsafe impl Plain for u64 {}
 // SAFETY: integers only.
 unsafe impl Plain for [u64; 2] {}
 // SAFETY: integers only.
-unsafe impl Plain for [u64; 16] {}
+unsafe impl Plain for [u64; 17] {}
 
 /// Gives all ranks the value of the first one; returns the library's code. Collective.
 pub fn bcast<T: Plain>(abi: &Abi, comm: Word, value: &mut T) -> c_int {
