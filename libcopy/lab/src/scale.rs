@@ -3,10 +3,11 @@
 //! `libcopy-lab scale` (`scripts/bench scale`): what plans of collectives and those of other
 //! libraries take on machines with many cores, simulated.
 
+use crate::applications;
+use crate::simulated::{BOUND, OWN, variants};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use libcopy::plan::choose::{best, buffer, in_steps};
-use libcopy::plan::{Call, Lengths, Operation, Plans};
+use libcopy::plan::Operation;
 use libcopy_measure::machine::Machine as Simulated;
 use libcopy_measure::report::{
     Ratio, Report, Row, check_file, digits, plain_table, right_aligned, write_file,
@@ -14,8 +15,6 @@ use libcopy_measure::report::{
 use libcopy_measure::sample::Spread;
 use libcopy_measure::{plot, progress, sizes};
 use libcopy_model::machines::{MACHINES, Preset};
-use libcopy_model::peers::{Peer, bound, plans};
-use libcopy_model::simulate;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -53,6 +52,11 @@ pub struct ScaleArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     ranks: Vec<usize>,
 
+    /// Instead, the collectives of applications as often as this file has them, which `scripts/apps
+    /// --profile` writes; of the same problem on more ranks
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["quick", "ops", "sizes", "plot"])]
+    profiles: Option<PathBuf>,
+
     /// Write the results as CSV
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
@@ -75,6 +79,12 @@ struct Cell {
 /// Runs `libcopy-lab scale`.
 pub fn run(args: &ScaleArgs) -> Result<()> {
     let machines = machines(&args.machines)?;
+    if let Some(profiles) = &args.profiles {
+        if let Some(path) = &args.csv {
+            check_file("--csv", path)?;
+        }
+        return applications::run(profiles, &machines, &args.ranks, args.csv.as_deref());
+    }
     let ops: Result<Vec<Operation>> = args.ops.iter().map(|name| operation(name)).collect();
     let ops = ops?;
     let lengths = match &args.sizes {
@@ -175,16 +185,7 @@ fn simulate_case(
     bytes: usize,
     cells: &mut Vec<Cell>,
 ) -> Result<()> {
-    let (object, places, machine) = preset.with_ranks(ranks);
-    let call = Call {
-        operation: op,
-        root: 0,
-        lengths: Lengths::Same(bytes),
-        in_rank_order: op.is_scan(),
-        element: if op.combines() { 8 } else { 1 },
-    };
-    let whole = buffer(&call, ranks);
-    let mut add = |variant, seconds| {
+    for (variant, seconds) in variants(preset, ranks, op, bytes)? {
         cells.push(Cell {
             machine: preset,
             ranks,
@@ -193,35 +194,12 @@ fn simulate_case(
             variant,
             seconds,
         });
-    };
-    let (own, chunk) = match in_steps(&object, &places, &call) {
-        Some(steps) => (steps, whole),
-        None => {
-            let way = best(&object, &places, &call, preset.costs).context("no way goes")?;
-            let plans = Plans::new(&way.tree, &call, way.shape).all();
-            (plans, way.chunk)
-        }
-    };
-    add(
-        "libcopy",
-        simulate::run(&own, &machine, whole, chunk)?.seconds,
-    );
-    for peer in Peer::ALL {
-        if let Some((plans, chunk)) = plans(peer, &object, &places, &call) {
-            add(
-                peer.name(),
-                simulate::run(&plans, &machine, whole, chunk)
-                    .with_context(|| format!("{} of {}", op.name(), peer.name()))?
-                    .seconds,
-            );
-        }
     }
-    add("bound", bound(&machine, &call));
     Ok(())
 }
 
 /// The variants, in the order of the columns.
-const VARIANTS: [&str; 6] = ["libcopy", "flat", "xhc", "binomial", "ring", "bound"];
+const VARIANTS: [&str; 6] = [OWN, "flat", "xhc", "binomial", "ring", BOUND];
 
 fn print(machines: &[&'static Preset], cells: &[Cell]) {
     let find = |machine: &str, ranks, op, bytes, variant| {

@@ -84,7 +84,7 @@ pub(super) fn run(
             keep_own(flow);
             for rank in team.others() {
                 let source = Source::Cast(rank);
-                let header = team.mailbox.expect(source, call(rank), &[Step::Message])?;
+                let header = team.mailbox.expect_message(source, call(rank))?;
                 // SAFETY: the part has the length that `expect` compared.
                 unsafe { team.mailbox.receive(source, &header, place(rank).0) }?;
             }

@@ -213,9 +213,8 @@ pub(super) unsafe fn run(team: &mut Team, outgoing: &Side<'_>, incoming: &Side<'
         let (place, len) = incoming.part(rank);
         let (call, source) = (call(len), Source::One(rank));
         let eager = team.decide(Op::Alltoall, len).path == Path::Eager;
-        let step = if eager { Step::Message } else { Step::Rts };
-        let header = team.mailbox.expect(source, call, &[step])?;
         if eager {
+            let header = team.mailbox.expect_message(source, call)?;
             // SAFETY: the part is as long as the call says, and writable by the caller's promise;
             // so long is the scratch memory, too.
             unsafe {
@@ -231,6 +230,7 @@ pub(super) unsafe fn run(team: &mut Team, outgoing: &Side<'_>, incoming: &Side<'
             }
             continue;
         }
+        let header = team.mailbox.expect(source, call, &[Step::Rts])?;
         let rts = Rts::from_words(header.words)?;
         match rts.key {
             Some(key) => pulls.push((rank, key, rts.offset)),

@@ -107,7 +107,7 @@ pub(super) fn leaf(team: &mut Team, bytes: &mut [u8], root: usize) -> Result<()>
     let source = Source::Cast(root);
     let decision = team.decide(Op::Bcast, bytes.len());
     if decision.path == Path::Eager {
-        let header = team.mailbox.expect(source, call, &[Step::Message])?;
+        let header = team.mailbox.expect_message(source, call)?;
         // SAFETY: the slice is as long as the call says, which `expect` compared.
         return unsafe { team.mailbox.receive(source, &header, bytes.as_mut_ptr()) };
     }

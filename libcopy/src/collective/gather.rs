@@ -48,7 +48,7 @@ pub(super) fn root(
     for (rank, decision) in others {
         let (call, source) = (call(rank), Source::One(rank));
         if decision.path == Path::Eager {
-            let header = team.mailbox.expect(source, call, &[Step::Message])?;
+            let header = team.mailbox.expect_message(source, call)?;
             eager.push((rank, header));
         } else {
             let rtr = team.arrival(call, decision, rank)?;

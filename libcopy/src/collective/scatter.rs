@@ -93,7 +93,7 @@ pub(super) fn leaf(team: &mut Team, recv: &mut [u8], root: usize) -> Result<()> 
     let source = Source::One(root);
     let decision = team.decide(Op::Scatter, recv.len());
     if decision.path == Path::Eager {
-        let header = team.mailbox.expect(source, call, &[Step::Message])?;
+        let header = team.mailbox.expect_message(source, call)?;
         // SAFETY: the slice is as long as the call says, which `expect` compared.
         return unsafe { team.mailbox.receive(source, &header, recv.as_mut_ptr()) };
     }

@@ -74,7 +74,7 @@ mod loom_tests {
                         }
                     }
                     if barrier.arrive(epoch, size) {
-                        bells.iter().for_each(Doorbell::ring);
+                        Doorbell::ring_all(bells.iter());
                     } else {
                         let mut ready = || barrier.passed(epoch).then_some(());
                         while bells[me].park(Duration::MAX, &mut ready).is_none() {}

@@ -47,9 +47,17 @@ impl Doorbell {
     /// Tells the owner that something it may wait for has changed.
     #[inline]
     pub(crate) fn ring(&self) {
+        Self::ring_all([self]);
+    }
+
+    /// The same of several bells.
+    #[inline]
+    pub(crate) fn ring_all<'a>(bells: impl IntoIterator<Item = &'a Doorbell>) {
         fence(Ordering::SeqCst);
-        if self.futex.word.load(Ordering::Relaxed) & ASLEEP != 0 {
-            self.wake();
+        for bell in bells {
+            if bell.futex.word.load(Ordering::Relaxed) & ASLEEP != 0 {
+                bell.wake();
+            }
         }
     }
 

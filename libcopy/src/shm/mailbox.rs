@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use super::claims::End;
+use super::doorbell::Doorbell;
 use super::ring::{Counter, Head, ReaderState, WriterState};
 use super::segment::{LINE, Segment};
 use super::sync::Ordering;
@@ -213,9 +214,7 @@ impl Mailbox {
         self.epoch += 1;
         let barrier = &self.segment.preamble().barrier;
         if barrier.arrive(self.epoch, self.size) {
-            for rank in (0..self.size).filter(|rank| *rank != self.rank) {
-                self.segment.block(rank).bell.ring();
-            }
+            self.ring_others();
             return Ok(());
         }
         let epoch = self.epoch;
@@ -364,11 +363,15 @@ impl Mailbox {
             }
             Target::All => {
                 self.cast.publish(self.segment.cast_head(self.rank));
-                for rank in (0..self.size).filter(|rank| *rank != self.rank) {
-                    self.segment.block(rank).bell.ring();
-                }
+                self.ring_others();
             }
         }
+    }
+
+    /// Tells all others that something they may wait for has changed.
+    fn ring_others(&self) {
+        let others = (0..self.size).filter(|rank| *rank != self.rank);
+        Doorbell::ring_all(others.map(|rank| &self.segment.block(rank).bell));
     }
 
     fn wait_room(&mut self, to: Target, wanted: usize) -> Result<usize> {
@@ -562,18 +565,21 @@ impl Mailbox {
         unsafe { base.add(position) }
     }
 
-    /// Gives `n` bytes back to the writer.
+    /// Takes `n` bytes, which the writer gets back with the next release.
+    fn skip(&mut self, from: Source, n: usize) {
+        match from {
+            Source::One(rank) => self.inbox[rank].advance(n),
+            Source::Cast(rank) => self.casts[rank].advance(n),
+        }
+    }
+
+    /// Gives `n` bytes back to the writer, and those that were skipped.
     fn release(&mut self, from: Source, n: usize) {
+        self.skip(from, n);
         let rank = from.rank();
         match from {
-            Source::One(_) => {
-                self.inbox[rank].advance(n);
-                self.inbox[rank].release(self.segment.pair_tail(rank, self.rank));
-            }
-            Source::Cast(_) => {
-                self.casts[rank].advance(n);
-                self.casts[rank].release(self.segment.cast_tail(rank, self.rank));
-            }
+            Source::One(_) => self.inbox[rank].release(self.segment.pair_tail(rank, self.rank)),
+            Source::Cast(_) => self.casts[rank].release(self.segment.cast_tail(rank, self.rank)),
         }
         self.segment.block(rank).bell.ring();
     }
@@ -628,8 +634,8 @@ impl Mailbox {
         )
     }
 
-    /// Waits for the next header.
-    pub(crate) fn take(&mut self, from: Source) -> Result<Header> {
+    /// Waits for the next header, which the writer gets back with the next release.
+    fn take(&mut self, from: Source) -> Result<Header> {
         while self.available(from, LINE)? == 0 {
             let rank = from.rank();
             let is_there = || self.peek(from).is_some();
@@ -638,7 +644,7 @@ impl Mailbox {
         // SAFETY: a line is there, and `source` is aligned to it. A peer that writes to it now is
         // buggy; whatever is read is checked.
         let line = unsafe { self.source(from).cast::<[u64; 8]>().read_volatile() };
-        self.release(from, LINE);
+        self.skip(from, LINE);
         Header::decode(line)
     }
 
@@ -674,6 +680,17 @@ impl Mailbox {
 
     /// Waits for the next header and checks that it belongs to `call`.
     pub(crate) fn expect(&mut self, from: Source, call: Call, steps: &[Step]) -> Result<Header> {
+        let header = self.next(from, call, steps)?;
+        self.release(from, 0);
+        Ok(header)
+    }
+
+    /// Waits for the header of a message, which has to be received next from there.
+    pub(crate) fn expect_message(&mut self, from: Source, call: Call) -> Result<Header> {
+        self.next(from, call, &[Step::Message])
+    }
+
+    fn next(&mut self, from: Source, call: Call, steps: &[Step]) -> Result<Header> {
         let header = self.take(from)?;
         if header.call != call || header.sequence != self.sequence as u16 {
             return Err(self.waiter.mismatch(from.rank(), header.call, call));
@@ -700,6 +717,7 @@ impl Mailbox {
         if len <= INLINE {
             // SAFETY: `len` is at most the size of the words.
             unsafe { memcpy::cached(to, header.words.as_ptr().cast(), len) };
+            self.release(from, 0);
             return Ok(());
         }
         let mut done = 0;
@@ -711,6 +729,8 @@ impl Mailbox {
                 unsafe { memcpy::cached(to.add(done), bytes, n) }
             })?;
             if n == 0 {
+                // The writer may wait for the header's line.
+                self.release(from, 0);
                 let only = from.rank();
                 self.wait_any(|rank| (rank == only).then_some(from), |_| None)?;
             }

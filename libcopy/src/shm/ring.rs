@@ -474,7 +474,7 @@ mod loom_tests {
                 shared.bytes[position].with_mut(|p| unsafe { *p = message });
                 writer.advance(1);
                 writer.publish(&shared.head);
-                shared.bells[1..].iter().for_each(Doorbell::ring);
+                Doorbell::ring_all(&shared.bells[1..]);
             }
             for thread in threads {
                 thread.join().unwrap();

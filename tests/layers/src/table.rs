@@ -260,6 +260,8 @@ pub const TABLE: &[Layers] = &[
             < gpu/command
             < gpu
             < pairs paper_claims
+            < simulated
+            < applications
             < scale speedup
             < offload/experiment offload/model offload/player
             < offload/engines offload/fragments offload/programs
