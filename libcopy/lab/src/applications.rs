@@ -72,8 +72,8 @@ fn read(text: &str) -> Result<Vec<Class>> {
         };
         let count = |index: usize| {
             let cell = cell(index)?;
-            let number = cell.parse::<usize>();
-            number.with_context(|| format!("line {number:?}: '{cell}' is no number"))
+            let count = cell.parse::<usize>();
+            count.with_context(|| format!("line {number}: '{cell}' is no number"))
         };
         let Some(op) = operation(cell(2)?) else {
             continue;
