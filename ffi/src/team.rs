@@ -201,7 +201,7 @@ pub fn libcopy_team_gatherv_in_place(
     root: usize,
 ) -> Result {
     if team.rank != root {
-        return Ok(team.lock()?.gather(data.read(), None, root)?);
+        return Ok(team.lock()?.gatherv(data.read(), None, root)?);
     }
     let parts = Parts { counts, offsets };
     Ok(team

@@ -46,7 +46,7 @@ fn differential(name: &'static str, launcher: &'static str, large: bool) {
     let mut all = BTreeMap::new();
     let _turn = turn();
     let runs: [(usize, usize, &[&str]); 5] = [
-        (2, 80, &["1", "400000"]),
+        (2, 160, &["1", "400000"]),
         (4, 40, &["2", "400000"]),
         (3, 40, &["3", "400000"]),
         (8, 15, &["4", "200000"]),

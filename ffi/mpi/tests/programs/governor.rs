@@ -96,6 +96,38 @@ fn collectives_take_the_way_that_costs_less_on_all_ranks() {
     }
 }
 
+/// Alltoalls of two ranks that have a processor each are intercepted, but not those of two pairs on
+/// the same two processors, though each of them has as many as ranks.
+#[test]
+fn ranks_of_other_communicators_share_processors() {
+    let _turn = turn();
+    let program = mpi(BOTH[0].0, BOTH[0].1, source!("pairs.c"), C);
+    let Some(program) = program else {
+        return;
+    };
+    let environment = [
+        ("LD_PRELOAD", library().to_str().expect("a plain path")),
+        ("LIBCOPY_STATS", "1"),
+        ("LIBCOPY_GOVERNOR", "0"),
+    ];
+    for ranks in [2, 4] {
+        let output = program.run(ranks, &["2000"], &environment);
+        assert_eq!(text(&output.stdout), "0 wrong\n".repeat(ranks));
+        let report = text(&output.stderr);
+        let counts = intercepted(&report).into_iter();
+        let count: u64 = counts
+            .filter(|(name, _)| *name == "MPI_Alltoall")
+            .map(|(_, n)| n)
+            .sum();
+        let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
+        assert_eq!(
+            count > 0,
+            ranks == 2 && processors >= 2,
+            "{ranks} ranks: {report}"
+        );
+    }
+}
+
 #[test]
 fn nonblocking_collectives_take_the_way_that_costs_less_on_all_ranks() {
     let _turn = turn();
