@@ -175,7 +175,7 @@ pub(super) fn best(trees: impl IntoIterator<Item = Tree>, machine: &Machine) -> 
     least.map(|(_, tree)| tree)
 }
 
-/// Members of groups that are tried besides those of the machine.
+/// Members of a group, at most: trees with each of these are tried.
 pub(super) const SIZES: [usize; 3] = [4, 8, MOST_MEMBERS];
 
 #[cfg(test)]
