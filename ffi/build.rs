@@ -22,8 +22,9 @@ fn main() {
     // It leaves handlers of signals and of fork behind, and addresses in the other libraries.
     link("-z,nodelete");
     if library == "libcopy_mpi" {
-        // What calls its own MPI functions calls these, not those of a tool in front, and nobody looks
-        // for them when it is loaded. Others may be replaced: the allocator's belong together.
+        // What calls its own MPI functions calls these, not those of a tool in front, and nobody
+        // looks for them when it is loaded. Others may be replaced: the allocator's belong
+        // together.
         let list = Path::new(&of_cargo("OUT_DIR")).join("replaceable");
         fs::write(&list, "{ [!M]*; };\n").expect("cargo's own directory");
         link(&format!("--dynamic-list={}", list.display()));

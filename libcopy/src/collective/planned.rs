@@ -727,7 +727,8 @@ impl BoardTransport<'_, '_> {
     ///
     /// # Safety
     ///
-    /// As for [`BoardTransport::fetch`], or for [`BoardTransport::store`] if its buffer is written to.
+    /// As for [`BoardTransport::fetch`], or for [`BoardTransport::store`] if its buffer is written
+    /// to.
     unsafe fn ask(
         &self,
         (rank, buffer, at): (usize, usize, usize),

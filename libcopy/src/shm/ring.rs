@@ -232,8 +232,8 @@ impl ReaderState {
         Ok((available - available % self.unit) as usize)
     }
 
-    /// The ring's capacity and where in it the next `wanted` bytes begin, if they are there. Nothing
-    /// is taken.
+    /// The ring's capacity and where in it the next `wanted` bytes begin, if they are there.
+    /// Nothing is taken.
     pub(crate) fn peek(&self, wanted: usize, head: &Head) -> Option<(usize, usize)> {
         let seen = head.written.load(Ordering::Acquire);
         if seen.checked_sub(self.tail)? < wanted as u64 {

@@ -247,8 +247,8 @@ impl Team {
     }
 
     /// Takes ranks to outnumber processors by this much from now on, if the team's own do not: as
-    /// others, of other teams, run on them, too. All ranks call it with the same value, before their
-    /// first operation.
+    /// others, of other teams, run on them, too. All ranks call it with the same value, before
+    /// their first operation.
     pub fn share_processors(&mut self, oversubscription: Oversubscription) {
         if oversubscription > self.oversubscription {
             self.oversubscription = oversubscription;
@@ -575,8 +575,8 @@ impl Team {
     }
 
     /// Has at most this number of ranks move their parts of a gather or scatter at once from now
-    /// on, whatever was measured. All ranks call it with the same number, at the same place of their
-    /// program.
+    /// on, whatever was measured. All ranks call it with the same number, at the same place of
+    /// their program.
     #[doc(hidden)]
     pub fn set_at_once(&mut self, ranks: usize) {
         let places = places::read(&self.segment, self.size());
@@ -588,8 +588,8 @@ impl Team {
         self.at_once = Some(ranks);
     }
 
-    /// Whether ranks move their parts of a gather or scatter in turns: where more at once would wait
-    /// for each other at the root's memory, as was measured.
+    /// Whether ranks move their parts of a gather or scatter in turns: where more at once would
+    /// wait for each other at the root's memory, as was measured.
     pub(crate) fn takes_turns(&self) -> bool {
         let at_once = match self.at_once {
             Some(ranks) => ranks,
