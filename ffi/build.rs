@@ -3,8 +3,6 @@
 //! How the shared libraries of `ffi`, `ffi/async` and `ffi/mpi` are linked.
 
 use std::env;
-use std::fs;
-use std::path::Path;
 
 fn main() {
     let of_cargo = |name| env::var(name).unwrap_or_default();
@@ -21,12 +19,4 @@ fn main() {
     link(&format!("-soname,{library}.so.{version}"));
     // It leaves handlers of signals and of fork behind, and addresses in the other libraries.
     link("-z,nodelete");
-    if library == "libcopy_mpi" {
-        // What calls its own MPI functions calls these, not those of a tool in front, and nobody
-        // looks for them when it is loaded. Others may be replaced: the allocator's belong
-        // together.
-        let list = Path::new(&of_cargo("OUT_DIR")).join("replaceable");
-        fs::write(&list, "{ [!M]*; };\n").expect("cargo's own directory");
-        link(&format!("--dynamic-list={}", list.display()));
-    }
 }
