@@ -107,7 +107,7 @@ fn ranks_of_other_communicators_share_processors() {
     };
     let environment = [
         ("LD_PRELOAD", library().to_str().expect("a plain path")),
-        ("LIBCOPY_STATS", "1"),
+        ("LIBCOPY_STATS", "ranks"),
         ("LIBCOPY_GOVERNOR", "0"),
     ];
     for ranks in [2, 4] {
