@@ -170,15 +170,24 @@ pub fn objects_below(root: &Path) -> Object {
 
 /// The processors the calling thread may run on; all that can be named if the kernel does not say.
 pub fn affinity() -> Vec<usize> {
-    affinity_of(0).unwrap_or_else(|| (0..CpuSet::count()).collect())
+    let set = sched_getaffinity(Pid::from_raw(0));
+    (0..CpuSet::count())
+        .filter(|cpu| set.is_err() || set.is_ok_and(|set| set.is_set(*cpu).unwrap_or(false)))
+        .collect()
 }
 
-/// Those that the first thread of a process may run on, if the kernel says so
-/// (sched_getaffinity(2)); 0 is the calling thread.
-pub fn affinity_of(process: i32) -> Option<Vec<usize>> {
-    let set = sched_getaffinity(Pid::from_raw(process)).ok()?;
-    let is_set = |cpu: &usize| set.is_set(*cpu).unwrap_or(false);
-    Some((0..CpuSet::count()).filter(is_set).collect())
+/// Words of a mask of processors: of all that the kernel's `cpu_set_t` can name.
+pub const CPU_WORDS: usize = 16;
+
+/// [`affinity`] as a mask: processor `n` is bit `n % 64` of word `n / 64`.
+pub fn affinity_mask() -> [u64; CPU_WORDS] {
+    let mut mask = [0; CPU_WORDS];
+    for cpu in affinity() {
+        if let Some(word) = mask.get_mut(cpu / 64) {
+            *word |= 1 << (cpu % 64);
+        }
+    }
+    mask
 }
 
 /// Keeps the calling thread on the `index`-th processor of a set, counted round and round. Where

@@ -1226,6 +1226,7 @@ fn a_mismatch_is_an_error_on_every_rank() {
         "turns",
         "reduce",
         "parts-of-all",
+        "parts-in-groups",
         "elements",
         "nothing",
         "parts",
@@ -1245,8 +1246,10 @@ fn mismatch(team: &mut Team, what: &str) {
     let mut bytes = vec![0u8; 8 << 20];
     let mut all = vec![0u8; 3 << 20];
     let lens = |normal: usize, other: usize| if odd { other } else { normal };
-    if what == "turns" {
-        team.set_at_once(1);
+    match what {
+        "turns" => team.set_at_once(1),
+        "parts-in-groups" => team.set_groups(2),
+        _ => {}
     }
     // A rank may have got or given all it had to before the mismatch shows: then the next call
     // fails.
@@ -1284,6 +1287,15 @@ fn mismatch(team: &mut Team, what: &str) {
             };
             let len = counts[team.rank()];
             team.allgatherv(&bytes[..len], &mut all[..60_200], parts)
+        }
+        // As many bytes of all ranks together, otherwise divided.
+        "parts-in-groups" => {
+            let counts = [lens(30, 40), lens(30, 20), 30];
+            let parts = Parts {
+                counts: &counts,
+                offsets: &[0, 100, 200],
+            };
+            team.allgatherv(&bytes[..30], &mut all[..300], parts)
         }
         "elements" | "nothing" => {
             let send: Vec<SendBuffer<'_>> = (0..3).map(|_| (&bytes[..1 << 20]).into()).collect();

@@ -19,7 +19,7 @@ use super::planned::Combine;
 use crate::error::Result;
 use crate::memcpy;
 use crate::op::{Call, Op};
-use crate::plan::{Exchange, GroupStep, MOST_OF_STEP};
+use crate::plan::{Exchange, GroupStep, MOST_OF_STEP, StepMember};
 use crate::team::Team;
 
 /// Our steps of a call in which no rank publishes more than `bytes` bytes in a step, if it goes
@@ -40,7 +40,14 @@ pub(super) fn steps_of_parts(team: &mut Team, part: usize) -> Option<Arc<Exchang
 /// Returns when all ranks have called it.
 pub(super) fn barrier(team: &mut Team, exchange: &Exchange) -> Result<()> {
     // SAFETY: there are no bytes.
-    unsafe { run(team, exchange, Call::new(Op::Barrier, 0, 0), &mut Nothing) }
+    unsafe {
+        run(
+            team,
+            exchange,
+            |_| Call::new(Op::Barrier, 0, 0),
+            &mut Nothing,
+        )
+    }
 }
 
 /// Collects everybody's part, ours at `mine`, in `recv`; ours may be there already.
@@ -56,7 +63,6 @@ pub(super) unsafe fn allgather(
     division: Division<'_>,
 ) -> Result<()> {
     let (at, len) = division.part(team.rank());
-    let total = (0..team.size()).map(|rank| division.part(rank).1).sum();
     // SAFETY: our part is inside the buffer; `mine` is borrowed if it is elsewhere.
     unsafe {
         let place = recv.as_mut_ptr().add(at);
@@ -65,15 +71,12 @@ pub(super) unsafe fn allgather(
         }
     }
     let mut parts = Collected { recv, division };
+    let call = |member: &StepMember| {
+        let lengths = member.ranks.iter().map(|rank| division.part(*rank).1);
+        Call::new(Op::Allgather, 0, lengths.sum())
+    };
     // SAFETY: parts of one member are short enough, as `steps_of_parts` has said.
-    unsafe {
-        run(
-            team,
-            exchange,
-            Call::new(Op::Allgather, 0, total),
-            &mut parts,
-        )
-    }
+    unsafe { run(team, exchange, call, &mut parts) }
 }
 
 /// Combines everybody's `len` bytes at `from` to everybody's `to`.
@@ -96,7 +99,7 @@ pub(super) unsafe fn allreduce(
     // SAFETY: the caller's promise; `len` is at most `MOST_OF_STEP`, as `steps` has said.
     unsafe {
         memcpy::cached(sum.place(0), from, len);
-        run(team, exchange, call, &mut sum)?;
+        run(team, exchange, |_| call, &mut sum)?;
         memcpy::cached(to, sum.place(0), len);
     }
     Ok(())
@@ -119,7 +122,7 @@ trait Contents {
     unsafe fn take(&mut self, step: &GroupStep, published: impl Fn(usize) -> *const u8);
 }
 
-/// Runs all steps.
+/// Runs all steps. `call` says what a member of a group calls, with the bytes that it publishes.
 ///
 /// # Safety
 ///
@@ -127,7 +130,7 @@ trait Contents {
 unsafe fn run(
     team: &mut Team,
     exchange: &Exchange,
-    call: Call,
+    call: impl Fn(&StepMember) -> Call,
     contents: &mut impl Contents,
 ) -> Result<()> {
     team.exchanges += 1;
@@ -139,12 +142,19 @@ unsafe fn run(
         let mine = segment.step_contribution(me, step.level, number);
         // SAFETY: the place has room; nobody reads it any more, as the file's head says.
         unsafe { contents.put(step, mine.bytes()) };
-        mine.publish(number, call.to_words());
+        mine.publish(number, call(&step.members[step.own]).to_words());
         is_told = false;
         let (behind, ahead) = step.members.split_at(step.own);
         for member in ahead[1..].iter().chain(behind) {
             let theirs = segment.step_contribution(member.partner, step.level, number);
-            meet(team, (member.partner, theirs), number, call, &mut is_told)?;
+            let expected = call(member);
+            meet(
+                team,
+                (member.partner, theirs),
+                number,
+                expected,
+                &mut is_told,
+            )?;
         }
         let published = |index: usize| {
             let partner = step.members[index].partner;

@@ -2,7 +2,7 @@
 
 //! How ranks and processors go together.
 
-use std::collections::HashSet;
+use crate::topology::CPU_WORDS;
 
 /// How ranks and processors go together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,19 +32,21 @@ impl Oversubscription {
         }
     }
 
-    /// That of processes that share processors with the first of them. Each is the list of those it
-    /// may run on.
-    pub fn among<'a>(processes: impl IntoIterator<Item = &'a [usize]>) -> Self {
-        let mut processes = processes.into_iter();
-        let Some(first) = processes.next() else {
-            return Oversubscription::None;
-        };
-        let (mut sharers, mut all): (usize, HashSet<usize>) = (1, first.iter().copied().collect());
-        for other in processes.filter(|other| other.iter().any(|cpu| first.contains(cpu))) {
-            sharers += 1;
-            all.extend(other);
+    /// That of the processes that share processors with one, and of these processors. Each is the
+    /// mask of those that it may run on ([`crate::topology::affinity_mask`]).
+    pub fn among(own: [u64; CPU_WORDS], all: impl IntoIterator<Item = [u64; CPU_WORDS]>) -> Self {
+        let (mut sharers, mut union) = (0, own);
+        for mask in all {
+            if own.iter().zip(&mask).any(|(own, other)| own & other != 0) {
+                sharers += 1;
+                union
+                    .iter_mut()
+                    .zip(mask)
+                    .for_each(|(all, word)| *all |= word);
+            }
         }
-        Self::of(sharers, all.len())
+        let processors: u32 = union.iter().map(|word| word.count_ones()).sum();
+        Self::of(sharers, processors as usize)
     }
 }
 
@@ -61,13 +63,15 @@ mod tests {
 
     #[test]
     fn processes_count_that_share_processors() {
-        let among = |processes: &[&[usize]]| Oversubscription::among(processes.iter().copied());
-        assert_eq!(among(&[]), Oversubscription::None);
+        let among = |masks: &[u64]| {
+            let mask = |low: u64| std::array::from_fn(|word| if word == 0 { low } else { 0 });
+            Oversubscription::among(mask(masks[0]), masks.iter().copied().map(mask))
+        };
         // Unbound, and bound to one each.
-        assert_eq!(among(&[&[0, 1][..]; 4]), Oversubscription::Moderate);
-        assert_eq!(among(&[&[0, 1][..]; 5]), Oversubscription::Heavy);
-        assert_eq!(among(&[&[0, 1, 2, 3][..]; 4]), Oversubscription::None);
-        assert_eq!(among(&[&[0], &[1], &[2]]), Oversubscription::None);
-        assert_eq!(among(&[&[0], &[0], &[1], &[1]]), Oversubscription::Moderate);
+        assert_eq!(among(&[0b11; 4]), Oversubscription::Moderate);
+        assert_eq!(among(&[0b11; 5]), Oversubscription::Heavy);
+        assert_eq!(among(&[0b1111; 4]), Oversubscription::None);
+        assert_eq!(among(&[0b1, 0b10, 0b100]), Oversubscription::None);
+        assert_eq!(among(&[0b1, 0b1, 0b10, 0b10]), Oversubscription::Moderate);
     }
 }

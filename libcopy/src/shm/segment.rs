@@ -50,6 +50,7 @@ use crate::plan::MOST_STEPS;
 use crate::policy::POLICY_WORDS;
 use crate::process::Home;
 use crate::team::key::TeamKey;
+use crate::topology::{self, CPU_WORDS};
 
 /// Set as the last step of making the segment: "libcopy" and the version of the layout.
 const READY: u64 = u64::from_le_bytes(*b"libcopy\x03");
@@ -125,7 +126,7 @@ pub(crate) struct RankBlock {
     died: AtomicU64,
     /// Distinguishes processes; ranks of one process cannot see each other's locks.
     pub(crate) process: AtomicU64,
-    pub(crate) cpus: [AtomicU64; 16],
+    pub(crate) cpus: [AtomicU64; CPU_WORDS],
     /// What of the machine the rank may run in, as rank 0 sees it
     /// ([`crate::team::places`]).
     pub(crate) place: AtomicU64,
@@ -521,10 +522,8 @@ impl Segment {
             Errno::EACCES | Errno::EAGAIN => in_use(),
             _ => Error::system(format!("locking a byte of {}", self.place.name()), errno),
         })?;
-        for cpu in crate::topology::affinity() {
-            if let Some(word) = block.cpus.get(cpu / 64) {
-                word.fetch_or(1 << (cpu % 64), Ordering::Relaxed);
-            }
+        for (word, mask) in block.cpus.iter().zip(topology::affinity_mask()) {
+            word.store(mask, Ordering::Relaxed);
         }
         block.joined.store(1, Ordering::Release);
         Ok(())

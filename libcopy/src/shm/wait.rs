@@ -12,6 +12,7 @@ use super::sync::Ordering;
 use crate::error::{Error, Result};
 use crate::op::{Call, Op};
 use crate::policy::Oversubscription;
+use crate::topology::CPU_WORDS;
 
 /// Longest sleep; a peer that was killed between changing something and ringing costs this much.
 const NAP: Duration = Duration::from_millis(50);
@@ -100,7 +101,7 @@ impl Waiter {
 
     /// How the ranks of the team and the processors that they may run on go together.
     pub(crate) fn oversubscription(&self) -> Oversubscription {
-        let mut cpus = [0u64; 16];
+        let mut cpus = [0u64; CPU_WORDS];
         for rank in 0..self.size {
             for (all, word) in cpus.iter_mut().zip(&self.segment.block(rank).cpus) {
                 *all |= word.load(Ordering::Relaxed);

@@ -18,7 +18,9 @@ use crate::bootstrap::table::{
 };
 use crate::bootstrap::world::{OUTCOME, Outcome, World};
 use libcopy::lock::lock;
+use libcopy::policy::Oversubscription;
 use libcopy::shm::anonymous::AnonymousSegment as Shared;
+use libcopy::topology;
 
 /// For so long a rank that has left `PMPI_Init` waits for processes that have not announced
 /// themselves.
@@ -135,6 +137,8 @@ pub fn meet(rank: c_int, size: usize, offer: Offer, idle: impl FnMut()) -> Optio
             };
             let (ranks, pids): (Vec<c_int>, Vec<i32>) = members.iter().map(say).unzip();
             let me = members.iter().position(|slot| *slot == own.slot)?;
+            let masks = members.iter().map(|slot| slots[*slot].cpus());
+            let oversubscription = Oversubscription::among(slots[own.slot].cpus(), masks);
             Some(Meeting {
                 world: World {
                     ranks,
@@ -143,6 +147,7 @@ pub fn meet(rank: c_int, size: usize, offer: Offer, idle: impl FnMut()) -> Optio
                     size,
                     features: 0,
                     everywhere: false,
+                    oversubscription,
                     table: None,
                 },
                 own,
@@ -169,7 +174,11 @@ fn decide(
             place.store(word, Ordering::Relaxed);
         }
     }
-    table.slots[own.slot].rank.store(rank, Ordering::Relaxed);
+    let said = &table.slots[own.slot];
+    said.rank.store(rank, Ordering::Relaxed);
+    for (word, mask) in said.cpus.iter().zip(topology::affinity_mask()) {
+        word.store(mask, Ordering::Relaxed);
+    }
     table.word.fetch_add(1 << READY, Ordering::AcqRel);
     ring(table);
     let started = Instant::now();

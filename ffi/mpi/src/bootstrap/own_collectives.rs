@@ -6,6 +6,8 @@
 use std::ffi::c_int;
 use std::mem::size_of;
 
+use libcopy::topology::CPU_WORDS;
+
 use crate::library::abi::{Abi, Word};
 use crate::library::pmpi;
 
@@ -21,7 +23,7 @@ unsafe impl Plain for u64 {}
 // SAFETY: integers only.
 unsafe impl Plain for [u64; 2] {}
 // SAFETY: integers only.
-unsafe impl Plain for [u64; 17] {}
+unsafe impl Plain for [u64; CPU_WORDS + 1] {}
 
 /// Gives all ranks the value of the first one; returns the library's code. Collective.
 pub fn bcast<T: Plain>(abi: &Abi, comm: Word, value: &mut T) -> c_int {

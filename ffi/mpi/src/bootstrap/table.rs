@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use libcopy::shm::anonymous::AnonymousSegment as Shared;
 use libcopy::shm::turns::Turns;
+use libcopy::topology::CPU_WORDS;
 use libcopy::transport::process_memory::lives;
 
 /// Processes of one machine that find each other.
@@ -102,6 +103,16 @@ pub struct Slot {
     pub probe: AtomicU64,
     /// The features that it agrees to, and [`DECIDED`].
     pub vote: AtomicU64,
+    /// The processors that it may run on at the end of `PMPI_Init`.
+    pub cpus: [AtomicU64; CPU_WORDS],
+}
+
+impl Slot {
+    pub fn cpus(&self) -> [u64; CPU_WORDS] {
+        self.cpus
+            .each_ref()
+            .map(|word| word.load(Ordering::Relaxed))
+    }
 }
 
 /// What this process holds of its table.

@@ -4,14 +4,13 @@
 
 use std::ffi::c_int;
 use std::ptr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, OnceLock};
 
 use crate::bootstrap::table::{all_live, ring, table_in, wait};
 use libcopy::lock::lock;
 use libcopy::policy::Oversubscription;
 use libcopy::shm::anonymous::AnonymousSegment as Shared;
-use libcopy::topology;
 
 /// What became of it.
 pub static OUTCOME: Mutex<Outcome> = Mutex::new(Outcome::None);
@@ -40,29 +39,14 @@ pub struct World {
     pub features: u64,
     /// Whether all ranks of `MPI_COMM_WORLD` on all machines have agreed, each on its own machine.
     pub everywhere: bool,
+    /// How the ranks of this machine that share processors with this one, of whatever
+    /// communicators, and these processors go together: as it was in `MPI_Init`.
+    pub oversubscription: Oversubscription,
     /// The table, once its features are agreed on.
     pub(super) table: Option<Shared>,
 }
 
 impl World {
-    /// How the ranks of this machine that share processors with this one, of whatever
-    /// communicators, and these processors go together.
-    pub fn oversubscription(&self) -> Oversubscription {
-        static KNOWN: OnceLock<Oversubscription> = OnceLock::new();
-        *KNOWN.get_or_init(|| {
-            let others = self
-                .pids
-                .iter()
-                .enumerate()
-                .filter(|(rank, _)| *rank != self.me);
-            let others = others.filter_map(|(_, pid)| topology::affinity_of(*pid));
-            let all: Vec<Vec<usize>> = std::iter::once(topology::affinity())
-                .chain(others)
-                .collect();
-            Oversubscription::among(all.iter().map(Vec::as_slice))
-        })
-    }
-
     /// Waits until all members have come here, in `MPI_Finalize`, or one has ended. `idle` is
     /// called now and then while nothing happens.
     pub fn depart(&self, mut idle: impl FnMut()) {
@@ -116,6 +100,12 @@ static WORLD: AtomicPtr<World> = AtomicPtr::new(ptr::null_mut());
 pub fn world() -> Option<&'static World> {
     // SAFETY: what is stored once stays.
     unsafe { WORLD.load(Ordering::Acquire).as_ref() }
+}
+
+/// How ranks that share processors with this one and these processors go together, as far as they
+/// have agreed.
+pub fn shared() -> Oversubscription {
+    world().map_or(Oversubscription::None, |world| world.oversubscription)
 }
 
 /// What became of it, for the report.

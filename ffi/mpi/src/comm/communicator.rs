@@ -14,11 +14,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use libcopy::policy::Oversubscription;
+use libcopy::topology::{CPU_WORDS, affinity_mask};
 
 use crate::bootstrap;
 use crate::bootstrap::feature;
 use crate::bootstrap::own_collectives::allgather;
-use crate::bootstrap::world::{World, world};
 use crate::comm::group::{Group, create, world_ranks};
 use crate::comm::nonblocking_group::NonblockingGroup;
 use crate::comm::peers::Peers;
@@ -197,17 +197,13 @@ impl Comm {
     pub fn oversubscription(&self, abi: &Abi, comm: Word) -> Oversubscription {
         *self.oversubscription.get_or_init(|| {
             // Processors, and how far others share them.
-            let mut own = [0u64; 17];
-            own[16] = world().map_or(Oversubscription::None, World::oversubscription) as u64;
-            for cpu in libcopy::topology::affinity() {
-                if let Some(word) = own[..16].get_mut(cpu / 64) {
-                    *word |= 1 << (cpu % 64);
-                }
-            }
-            let (mut all, mut most) = ([0u64; 16], 0);
+            let mut own = [0u64; CPU_WORDS + 1];
+            own[..CPU_WORDS].copy_from_slice(&affinity_mask());
+            own[CPU_WORDS] = bootstrap::shared() as u64;
+            let (mut all, mut most) = ([0u64; CPU_WORDS], 0);
             for one in allgather(abi, comm, own, self.size).into_iter().flatten() {
                 all.iter_mut().zip(one).for_each(|(all, one)| *all |= one);
-                most = most.max(one[16]);
+                most = most.max(one[CPU_WORDS]);
             }
             let processors: u32 = all.iter().map(|word| word.count_ones()).sum();
             let own = Oversubscription::of(self.size, processors as usize);

@@ -15,7 +15,7 @@ use libcopy::policy::{Oversubscription, Policy};
 use libcopy::team::{Resumption, Usage};
 use libcopy::{Team, TeamKey, TransportKind};
 
-use crate::bootstrap::world::{World, world};
+use crate::bootstrap;
 use crate::comm::hierarchy::Nodes;
 use crate::comm::processes;
 use crate::library::abi::{Abi, Word};
@@ -273,8 +273,7 @@ pub fn create(
     };
     let (mut oversubscription, mut is_direct) = (Oversubscription::None, false);
     if let Ok(team) = &team {
-        let shared = world().map_or(Oversubscription::None, World::oversubscription);
-        oversubscription = team.oversubscription().max(shared);
+        oversubscription = team.oversubscription().max(bootstrap::shared());
         is_direct = direct(team);
     }
     let fine = [u8::from(team.is_ok()) | u8::from(is_direct) << 1 | (oversubscription as u8) << 2];

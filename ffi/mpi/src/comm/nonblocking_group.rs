@@ -14,8 +14,8 @@ use libcopy::collective::nonblocking::table::{DEPTH, MOST_RANKS, ONE_AFTER_ANOTH
 use libcopy::policy::Oversubscription;
 use libcopy::transport::process_memory;
 
+use crate::bootstrap;
 use crate::bootstrap::own_collectives::{Plain, allgather, bcast};
-use crate::bootstrap::world::{World, world};
 use crate::comm::group::Node;
 use crate::decide::environment::is_governed;
 use crate::library::abi::{Abi, Word};
@@ -162,7 +162,7 @@ impl NonblockingGroup {
             address: &raw const *word as u64,
             word: *word,
             processors: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
-            shared: world().map_or(Oversubscription::None, World::oversubscription) as u64,
+            shared: bootstrap::shared() as u64,
             engines: engines.is_some().into(),
             governed: is_governed().into(),
         };
