@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, Weak};
 use libcopy::TeamKey;
 use libcopy::collective::nonblocking::engine::Engines;
 use libcopy::collective::nonblocking::operation::Participants;
-use libcopy::collective::nonblocking::table::{DEPTH, MOST_RANKS, ONE_AFTER_ANOTHER, Table};
+use libcopy::collective::nonblocking::table::{MOST_RANKS, ONE_AFTER_ANOTHER, Table, depth};
 use libcopy::policy::Oversubscription;
 use libcopy::transport::process_memory;
 
@@ -125,7 +125,7 @@ impl NonblockingGroup {
             if let Ok(key) = TeamKey::random() {
                 let word = u128::from_ne_bytes(key.to_bytes());
                 let magic = [word as u64, (word >> 64) as u64];
-                if let Ok((table, file)) = Table::create(size, DEPTH, magic) {
+                if let Ok((table, file)) = Table::create(size, depth(size), magic) {
                     offer = Offer {
                         magic,
                         pid: std::process::id() as i32,
@@ -146,7 +146,7 @@ impl NonblockingGroup {
         let (table, _file) = match made {
             Some((table, file)) => (Some(table), Some(file)),
             None if together => {
-                let table = Table::open(offer.pid, offer.fd, (size, DEPTH), offer.magic);
+                let table = Table::open(offer.pid, offer.fd, (size, depth(size)), offer.magic);
                 (table.ok(), None)
             }
             None => (None, None),

@@ -7,14 +7,15 @@
 //! before its call returns. So no rank waits for one that is not in the library.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::engine::{Engines, Held, State};
-use super::table::{Buffers, CopyRequest, MOST_PIECES, ROOM, Table};
+use super::table::{Between, Buffers, MOST_PIECES, ROOM, Table};
 use crate::collective::division::slices;
 use crate::op::Op;
 use crate::process::Home;
+use crate::shm::board::CopyRequest;
 use crate::transport::process_memory;
 
 /// So many peers each rank looks after alone.
@@ -35,6 +36,8 @@ pub struct Participants {
     pub engines: Option<Arc<Engines>>,
     home: Home,
     last: AtomicU64,
+    /// Whether one of our operations has the room for copies that the kernel refuses.
+    has_room: AtomicBool,
 }
 
 impl Participants {
@@ -52,6 +55,7 @@ impl Participants {
             engines,
             home: Home::here(),
             last: AtomicU64::new(0),
+            has_room: AtomicBool::new(false),
         }
     }
 
@@ -103,6 +107,7 @@ fn piece_of(bytes: usize, workers: usize, least: usize) -> usize {
 /// A part that goes from one rank to another, one of which we are.
 #[derive(Debug)]
 struct Transfer {
+    between: Between,
     from: usize,
     to: usize,
     /// Where it is in what the one sends.
@@ -126,6 +131,20 @@ impl Shape {
     /// The function and the root, to compare.
     fn call(&self) -> u64 {
         (self.root as u64) << 8 | self.op as u64
+    }
+
+    /// Whether each rank has a part for each.
+    fn has_pairs(&self) -> bool {
+        matches!(self.op, Op::Allgather | Op::Alltoall)
+    }
+
+    /// Which pieces go from one rank to another.
+    fn between(&self, from: usize, to: usize) -> Between {
+        match self.op {
+            _ if self.has_pairs() => Between::Pair { from, to },
+            Op::Gather => Between::Leaf(from),
+            _ => Between::Leaf(to),
+        }
     }
 
     /// Bytes that a rank sends and receives.
@@ -186,8 +205,8 @@ struct Owed {
     len: usize,
     /// Those that are there.
     done: usize,
-    /// The sender and the receiver whose piece this is, if it is not combined.
-    between: Option<(usize, usize)>,
+    /// Of which pieces this is one, if it is not combined.
+    between: Option<Between>,
 }
 
 /// A piece that we combine.
@@ -267,6 +286,7 @@ impl Operation {
         let transfer = |from: usize, to: usize| {
             let (send_at, recv_at) = place(from, to);
             Transfer {
+                between: shape.between(from, to),
                 from,
                 to,
                 send_at,
@@ -337,7 +357,7 @@ impl Operation {
             is_first: false,
         };
         let buffers = operation.buffers();
-        group.table.publish(me, number, buffers);
+        group.table.publish(me, number, buffers, shape.has_pairs());
         operation.engage();
         operation
     }
@@ -364,13 +384,16 @@ impl Operation {
             } else {
                 (theirs.regions.0, own_recv)
             };
-            let pieces = self.group.table.between(from, to, number);
+            let pieces = self.group.table.pieces(transfer.between, number);
             if send == 0 || recv == 0 || !pieces.begin_all(number, total) {
                 continue;
             }
             let (source, place) = ((send, transfer.send_at), (recv, transfer.recv_at));
             match held.submit(source, place, self.shape.bytes) {
-                Some(id) => self.group.table.ticket(from, to, number).issue(number, id),
+                Some(id) => {
+                    let ticket = self.group.table.ticket(transfer.between, number);
+                    ticket.issue(number, id);
+                }
                 None => pieces.begin_again(number),
             }
         }
@@ -383,7 +406,7 @@ impl Operation {
             return false;
         };
         let (table, number) = (&self.group.table, self.number);
-        let ticket = table.ticket(transfer.from, transfer.to, number);
+        let ticket = table.ticket(transfer.between, number);
         let Some(id) = ticket.request(number) else {
             return false;
         };
@@ -392,7 +415,7 @@ impl Operation {
         if matches!(state, State::Running | State::Gone) || !ticket.close(number, id) {
             return helped;
         }
-        let pieces = table.between(transfer.from, transfer.to, number);
+        let pieces = table.pieces(transfer.between, number);
         match state {
             State::Complete => pieces.end(self.total),
             _ => pieces.begin_again(number),
@@ -479,14 +502,14 @@ impl Operation {
     /// Copies between our buffers and shared memory what the kernel does not copy for others.
     fn serve(&self) -> bool {
         let copy = |request: CopyRequest, room: *mut u8| {
-            let at = request.at as usize;
+            let (at, len) = (request.at as usize, request.len as usize);
             // SAFETY: `begin` was promised our buffers, which have what the other rank has to do
             // with; the room has as many bytes, and is elsewhere.
             unsafe {
                 if request.is_write {
-                    std::ptr::copy_nonoverlapping(room, self.recv.wrapping_add(at), request.len);
+                    std::ptr::copy_nonoverlapping(room, self.recv.wrapping_add(at), len);
                 } else {
-                    std::ptr::copy_nonoverlapping(self.send.wrapping_add(at), room, request.len);
+                    std::ptr::copy_nonoverlapping(self.send.wrapping_add(at), room, len);
                 }
             }
         };
@@ -528,18 +551,16 @@ impl Operation {
                 room
             }
             // Another operation of ours may have it.
-            None => match table.take_request_slot(me) {
-                Some(room) => *self.room.insert(room),
-                None => return false,
-            },
+            None if self.group.has_room.swap(true, Ordering::Acquire) => return false,
+            None => *self.room.insert(table.room(me)),
         };
         if owed.done == owed.len {
-            if let Some((from, to)) = owed.between {
-                table.between(from, to, self.number).end(1);
+            if let Some(between) = owed.between {
+                table.pieces(between, self.number).end(1);
             }
             self.owed = None;
             self.room = None;
-            table.free_request_slot(me);
+            self.group.has_room.store(false, Ordering::Release);
             return moved;
         }
         let len = ROOM.min(owed.len - owed.done);
@@ -549,10 +570,11 @@ impl Operation {
         }
         let request = CopyRequest {
             owner: owed.peer,
-            number: self.number,
-            is_write: owed.is_write,
+            sequence: self.number,
+            buffer: usize::from(owed.is_write),
             at: owed.at + owed.done as u64,
-            len,
+            len: len as u64,
+            is_write: owed.is_write,
         };
         table.ask(me, request);
         moved
@@ -563,7 +585,7 @@ impl Operation {
         let group = self.group.clone();
         let mut waiting = Vec::new();
         for transfer in std::mem::take(&mut self.transfers) {
-            let pieces = group.table.between(transfer.from, transfer.to, self.number);
+            let pieces = group.table.pieces(transfer.between, self.number);
             let peer = if transfer.from == me {
                 transfer.to
             } else {
@@ -608,7 +630,7 @@ impl Operation {
                         ours,
                         len,
                         done: 0,
-                        between: Some((transfer.from, transfer.to)),
+                        between: Some(transfer.between),
                     };
                     self.owe(owed, &error);
                     break;
@@ -632,7 +654,7 @@ impl Operation {
                 None => return,
             }
         }
-        let pieces = group.table.combined(self.number);
+        let pieces = group.table.pieces(Between::All, self.number);
         while *left > 0 && self.failure.is_none() {
             let Some(combining) = &mut self.combining else {
                 return;
@@ -798,13 +820,10 @@ impl Operation {
     /// Whether everything is copied, as far as the table says now.
     fn is_done(&self) -> bool {
         let (table, number, total) = (&self.group.table, self.number, self.total);
-        let between = |transfer: &Transfer| {
-            table
-                .between(transfer.from, transfer.to, number)
-                .are_over(number, total)
-        };
-        self.transfers.iter().all(between)
-            && (self.combining.is_none() || table.combined(number).are_over(number, total))
+        let are_over = |between| table.pieces(between, number).are_over(number, total);
+        let mut transfers = self.transfers.iter();
+        transfers.all(|transfer| are_over(transfer.between))
+            && (self.combining.is_none() || are_over(Between::All))
     }
 }
 
@@ -859,8 +878,8 @@ mod tests {
     }
 
     /// What each rank receives where it sends words that name it, the receiver and the place.
-    fn run(op: Op, words: usize, refused: &[usize]) -> Vec<Vec<u64>> {
-        let (size, root) = (3, 1);
+    fn run(op: Op, (size, words): (usize, usize), refused: &[usize]) -> Vec<Vec<u64>> {
+        let root = 1;
         let groups = groups(size, refused);
         let shape = Shape {
             op,
@@ -896,10 +915,8 @@ mod tests {
         recv
     }
 
-    #[test]
-    fn every_part_gets_where_it_belongs() {
-        // Several pieces, and a last one that is shorter.
-        let words = (200 << 10) / 8 + 1;
+    /// Each operation among so many ranks, with so many words for each part.
+    fn check((size, words): (usize, usize), refused: &[usize]) {
         let word = |rank: usize, index: usize| (rank << 32 | index) as u64;
         let place = |index: usize| (index / words, index % words);
         type Expected<'a> = &'a dyn Fn(usize, usize) -> u64;
@@ -924,13 +941,13 @@ mod tests {
         let allgather = |_, index| word(place(index).0, place(index).1);
         let alltoall = |me: usize, index| word(place(index).0, me * words + place(index).1);
         // From the rank on that combines the word in a blocking collective.
-        let (_, slices) = slices(8 * words, 8, 3);
+        let (_, slices) = slices(8 * words, 8, size);
         let allreduce = |_, index: usize| {
             let owner = slices
                 .iter()
                 .rposition(|start| *start <= 8 * index)
                 .unwrap();
-            let ranks = (owner..3).chain(0..owner);
+            let ranks = (owner..size).chain(0..owner);
             if index < words {
                 ranks.map(|rank| word(rank, index)).reduce(mix).unwrap()
             } else {
@@ -947,15 +964,32 @@ mod tests {
             (Op::Allreduce, &allreduce),
             (Op::Reduce, &reduce),
         ];
-        // What the kernel does not copy goes through shared memory.
-        for refused in [&[][..], &[1], &[0, 2], &[0, 1, 2]] {
-            for (op, expected) in all {
-                for (me, recv) in run(op, words, refused).iter().enumerate() {
-                    let wrong = (0..recv.len()).find(|index| recv[*index] != expected(me, *index));
-                    assert_eq!(wrong, None, "{op}, rank {me}, refused {refused:?}");
-                }
+        for (op, expected) in all {
+            for (me, recv) in run(op, (size, words), refused).iter().enumerate() {
+                let wrong = (0..recv.len()).find(|index| recv[*index] != expected(me, *index));
+                assert_eq!(
+                    wrong, None,
+                    "{op}, rank {me} of {size}, refused {refused:?}"
+                );
             }
         }
+    }
+
+    #[test]
+    fn every_part_gets_where_it_belongs() {
+        // Several pieces, and a last one that is shorter.
+        let words = (200 << 10) / 8 + 1;
+        // What the kernel does not copy goes through shared memory.
+        for refused in [&[][..], &[1], &[0, 2], &[0, 1, 2]] {
+            check((3, words), refused);
+        }
+    }
+
+    /// More ranks than a word has bits, some of which the kernel refuses.
+    #[test]
+    fn many_ranks_get_every_part() {
+        check((130, 3), &[]);
+        check((130, 3), &[0, 1, 63, 64, 129]);
     }
 
     #[test]

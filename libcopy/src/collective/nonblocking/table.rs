@@ -12,19 +12,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::agreement::{self, Topic};
 use crate::shm::anonymous::AnonymousSegment;
+use crate::shm::board::{CopyRequest, RankSet, RequestSlot};
 use crate::shm::claims::Claims;
 use crate::shm::turns::Turns;
 
-/// Operations that a rank may have under way on a communicator.
-pub const DEPTH: u64 = 1024;
+/// Operations that each of `ranks` ranks may have under way on a communicator. All ranks together
+/// have about as many, so that a rank's memory does not grow with their number.
+pub fn depth(ranks: usize) -> u64 {
+    ((1 << 14) / ranks.max(1) as u64).clamp(64, 1024)
+}
+
 /// Operations that a rank may have under way where each begins after the one before is complete on
 /// its rank, as with a persistent request: a rank that is done with one may begin the next while
 /// another rank is still in the first.
 pub const ONE_AFTER_ANOTHER: u64 = 2;
-/// Ranks of a communicator whose operations are intercepted; their memory grows with the square.
-pub const MOST_RANKS: usize = 64;
+/// Ranks of a communicator whose operations are intercepted.
+pub const MOST_RANKS: usize = 256;
 
-/// Where a rank's buffers are, in its own memory, for one operation.
+/// Where a rank's buffers are, in its own memory, for one operation, and who moves what.
 #[repr(C, align(64))]
 struct Record {
     /// The operation; written last.
@@ -36,6 +41,36 @@ struct Record {
     /// What the rank has called, to compare.
     call: AtomicU64,
     bytes: AtomicU64,
+    /// The pieces of [`Between::Leaf`] and [`Between::All`].
+    pieces: Claims<16>,
+    ticket: Ticket,
+}
+
+/// Between whom pieces go. Who has the record that is named here, or receives, opens them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Between {
+    /// Between the root and this rank.
+    Leaf(usize),
+    /// From one rank to another, where each has a part for each.
+    Pair {
+        /// Who sends.
+        from: usize,
+        /// Who receives.
+        to: usize,
+    },
+    /// What is combined of all ranks' elements.
+    All,
+}
+
+impl Between {
+    /// Whose record has them.
+    fn record(self) -> Option<usize> {
+        match self {
+            Between::Leaf(rank) => Some(rank),
+            Between::All => Some(0),
+            Between::Pair { .. } => None,
+        }
+    }
 }
 
 /// Buffers of a rank's operation, as another rank has read them.
@@ -89,53 +124,20 @@ impl Ticket {
     }
 }
 
-/// What a rank has another one do with its memory, since the kernel does not for it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CopyRequest {
-    /// The other rank.
-    pub owner: usize,
-    /// The operation.
-    pub number: u64,
-    /// Whether what is in the room goes into what the owner receives; else what it sends goes into
-    /// the room.
-    pub is_write: bool,
-    /// Where it is in the owner's buffer.
-    pub at: u64,
-    /// Bytes: [`ROOM`] at most.
-    pub len: usize,
-}
-
 /// Bytes that go through shared memory at a time where the kernel does not copy them.
 pub(super) const ROOM: usize = 64 << 10;
 
-/// A rank's request, with room for its bytes behind.
-#[repr(C, align(64))]
-struct RequestSlot {
-    /// One of [`request_state`].
-    state: AtomicU64,
-    owner: AtomicU64,
-    number: AtomicU64,
-    is_write: AtomicU64,
-    at: AtomicU64,
-    len: AtomicU64,
-    /// A bit for each rank that has a request for this one.
-    asked_by: AtomicU64,
+/// What a rank has others copy, since the kernel does not for it, with room for the bytes behind.
+#[repr(C, align(128))]
+struct Desk {
+    /// Who has a request for this rank.
+    asked_by: RankSet,
+    /// What this rank has another one do.
+    request: RequestSlot,
 }
 
-/// States of a rank's request.
-mod request_state {
-    /// There is none.
-    pub const FREE: u64 = 0;
-    /// One is written, or over and read.
-    pub const TAKEN: u64 = 1;
-    /// Its owner is to do it.
-    pub const ASKED: u64 = 2;
-    /// It is done.
-    pub const DONE: u64 = 3;
-}
-
-/// Bytes of a rank's request.
-const REQUEST_SLOT: usize = size_of::<RequestSlot>() + ROOM;
+/// Bytes of a rank's requests.
+const DESK: usize = size_of::<Desk>() + ROOM;
 
 /// The shared memory of a communicator.
 #[derive(Debug)]
@@ -152,8 +154,8 @@ fn records(ranks: usize, depth: u64) -> usize {
     ranks * depth as usize * size_of::<Record>()
 }
 
-fn pieces(ranks: usize, depth: u64) -> usize {
-    (ranks * ranks + 1) * depth as usize * size_of::<Claims<16>>()
+fn pairs(ranks: usize, depth: u64) -> usize {
+    ranks * ranks * depth as usize * size_of::<Claims<16>>()
 }
 
 fn tickets(ranks: usize, depth: u64) -> usize {
@@ -162,13 +164,13 @@ fn tickets(ranks: usize, depth: u64) -> usize {
 
 /// Where what the ranks agree on begins: behind everything else.
 fn topics(ranks: usize, depth: u64) -> usize {
-    (HEAD + records(ranks, depth) + pieces(ranks, depth) + tickets(ranks, depth))
+    (HEAD + records(ranks, depth) + pairs(ranks, depth) + tickets(ranks, depth))
         .next_multiple_of(HEAD)
 }
 
 /// Where the ranks' copy requests begin.
-fn request_slots(ranks: usize, depth: u64) -> usize {
-    (topics(ranks, depth) + agreement::bytes(ranks)).next_multiple_of(HEAD)
+fn desks(ranks: usize, depth: u64) -> usize {
+    (topics(ranks, depth) + agreement::bytes(ranks)).next_multiple_of(align_of::<Desk>())
 }
 
 /// Bytes for `ranks` ranks.
@@ -177,7 +179,7 @@ fn bytes(ranks: usize, depth: u64) -> usize {
         // More than there is of memory: nobody can make it.
         return usize::MAX;
     }
-    request_slots(ranks, depth) + ranks * REQUEST_SLOT
+    desks(ranks, depth) + ranks * DESK
 }
 
 impl Table {
@@ -236,35 +238,36 @@ impl Table {
         unsafe { &*self.shared.place(at, size_of::<Record>()).cast() }
     }
 
-    fn pieces(&self, index: usize, number: u64) -> &Claims<16> {
-        let per_operation = self.ranks * self.ranks + 1;
-        let index = self.slot(number) * per_operation + index;
+    /// Where the words of a pair are, in a list of them: those of a receiver are together.
+    fn pair(&self, from: usize, to: usize, number: u64) -> usize {
+        assert!(from < self.ranks && to < self.ranks, "ranks");
+        (self.slot(number) * self.ranks + to) * self.ranks + from
+    }
+
+    /// The pieces that go between ranks.
+    pub(super) fn pieces(&self, between: Between, number: u64) -> &Claims<16> {
+        let Between::Pair { from, to } = between else {
+            let rank = between.record().unwrap_or_default();
+            return &self.record(rank, number).pieces;
+        };
+        let index = self.pair(from, to, number);
         let at = HEAD + records(self.ranks, self.depth) + index * size_of::<Claims<16>>();
         // SAFETY: within the memory, aligned as words are; all zeros are valid.
         unsafe { &*self.shared.place(at, size_of::<Claims<16>>()).cast() }
     }
 
-    /// What goes from one rank to another; the sender opens it.
-    pub(super) fn between(&self, from: usize, to: usize, number: u64) -> &Claims<16> {
-        assert!(from < self.ranks && to < self.ranks, "ranks");
-        self.pieces(1 + from * self.ranks + to, number)
-    }
-
-    /// Which engine moves what goes from one rank to another.
-    pub(super) fn ticket(&self, from: usize, to: usize, number: u64) -> &Ticket {
-        assert!(from < self.ranks && to < self.ranks, "ranks");
-        let index = self.slot(number) * self.ranks * self.ranks + from * self.ranks + to;
+    /// Which engine moves these pieces.
+    pub(super) fn ticket(&self, between: Between, number: u64) -> &Ticket {
+        let Between::Pair { from, to } = between else {
+            let rank = between.record().unwrap_or_default();
+            return &self.record(rank, number).ticket;
+        };
         let at = HEAD
             + records(self.ranks, self.depth)
-            + pieces(self.ranks, self.depth)
-            + index * size_of::<Ticket>();
+            + pairs(self.ranks, self.depth)
+            + self.pair(from, to, number) * size_of::<Ticket>();
         // SAFETY: within the memory, aligned as words are; all zeros are valid.
         unsafe { &*self.shared.place(at, size_of::<Ticket>()).cast() }
-    }
-
-    /// What is combined of all ranks' elements; the first rank opens it.
-    pub(super) fn combined(&self, number: u64) -> &Claims<16> {
-        self.pieces(0, number)
     }
 
     /// Something that the ranks agree on.
@@ -276,55 +279,31 @@ impl Table {
         unsafe { Topic::of(memory, self.ranks, topic, rank) }
     }
 
-    /// A rank's request, and its room.
-    fn request_slot(&self, rank: usize) -> (&RequestSlot, *mut u8) {
+    /// A rank's requests, and the room for their bytes.
+    fn desk(&self, rank: usize) -> (&Desk, *mut u8) {
         assert!(rank < self.ranks, "a rank of the communicator");
-        let at = request_slots(self.ranks, self.depth) + rank * REQUEST_SLOT;
-        let place = self.shared.place(at, REQUEST_SLOT);
+        let at = desks(self.ranks, self.depth) + rank * DESK;
+        let place = self.shared.place(at, DESK);
         // SAFETY: within the memory, aligned as the mapping is; all zeros are valid.
-        let slot = unsafe { &*place.cast::<RequestSlot>() };
-        (slot, place.wrapping_add(size_of::<RequestSlot>()))
+        let desk = unsafe { &*place.cast::<Desk>() };
+        (desk, place.wrapping_add(size_of::<Desk>()))
     }
 
-    /// Takes our request for one operation, until [`Table::free_request_slot`]; [`ROOM`] bytes,
-    /// unless another one has it.
-    pub(super) fn take_request_slot(&self, rank: usize) -> Option<*mut u8> {
-        let (slot, room) = self.request_slot(rank);
-        let order = (Ordering::Acquire, Ordering::Relaxed);
-        let taken = slot.state.compare_exchange(
-            request_state::FREE,
-            request_state::TAKEN,
-            order.0,
-            order.1,
-        );
-        taken.is_ok().then_some(room)
+    /// The room of a rank's request: [`ROOM`] bytes.
+    pub(super) fn room(&self, rank: usize) -> *mut u8 {
+        self.desk(rank).1
     }
 
-    /// Has another rank do our request, as soon as it goes on with that operation.
+    /// Has another rank do our request, as soon as it goes on with that operation. The one before
+    /// is done.
     pub(super) fn ask(&self, rank: usize, request: CopyRequest) {
-        let (slot, _) = self.request_slot(rank);
-        slot.owner.store(request.owner as u64, Ordering::Relaxed);
-        slot.number.store(request.number, Ordering::Relaxed);
-        slot.is_write
-            .store(request.is_write.into(), Ordering::Relaxed);
-        slot.at.store(request.at, Ordering::Relaxed);
-        slot.len.store(request.len as u64, Ordering::Relaxed);
-        slot.state.store(request_state::ASKED, Ordering::Release);
-        let (owner, _) = self.request_slot(request.owner);
-        owner.asked_by.fetch_or(1 << rank, Ordering::Release);
+        self.desk(rank).0.request.ask(request);
+        self.desk(request.owner).0.asked_by.add(rank);
     }
 
     /// Whether our request is done.
     pub(super) fn is_done(&self, rank: usize) -> bool {
-        self.request_slot(rank).0.state.load(Ordering::Acquire) == request_state::DONE
-    }
-
-    /// Gives our request back to the operations of this rank.
-    pub(super) fn free_request_slot(&self, rank: usize) {
-        self.request_slot(rank)
-            .0
-            .state
-            .store(request_state::FREE, Ordering::Release);
+        self.desk(rank).0.request.is_done()
     }
 
     /// Does the copy requests that others have for this rank in an operation: `copy` is given each,
@@ -336,41 +315,33 @@ impl Table {
         number: u64,
         copy: impl Fn(CopyRequest, *mut u8),
     ) -> bool {
-        let asked_by = &self.request_slot(rank).0.asked_by;
-        let mut bits = asked_by.load(Ordering::Acquire);
+        let asked_by = &self.desk(rank).0.asked_by;
         let mut served = false;
-        while bits != 0 {
-            let (other, bit) = (bits.trailing_zeros() as usize, bits & bits.wrapping_neg());
-            bits ^= bit;
-            let (slot, room) = self.request_slot(other);
-            let request = CopyRequest {
-                owner: slot.owner.load(Ordering::Relaxed) as usize,
-                number: slot.number.load(Ordering::Relaxed),
-                is_write: slot.is_write.load(Ordering::Relaxed) != 0,
-                at: slot.at.load(Ordering::Relaxed),
-                len: (slot.len.load(Ordering::Relaxed) as usize).min(ROOM),
-            };
-            if (request.owner, request.number) != (rank, number) {
-                continue;
+        asked_by.take(self.ranks, |other| {
+            let (desk, room) = self.desk(other);
+            match desk.request.asked(rank, number) {
+                // Anybody may have written anything there.
+                Some(request) if request.len <= ROOM as u64 => {
+                    copy(request, room);
+                    desk.request.finish();
+                    served = true;
+                }
+                // It is for another operation of ours.
+                _ => asked_by.add(other),
             }
-            copy(request, room);
-            asked_by.fetch_and(!bit, Ordering::Relaxed);
-            slot.state.store(request_state::DONE, Ordering::Release);
-            served = true;
-        }
+        });
         served
     }
 
     /// Says where our buffers are: from now on others use them, until everything that we have to do
-    /// with is over.
-    pub(super) fn publish(&self, rank: usize, number: u64, buffers: Buffers) {
-        if rank == 0 {
-            self.combined(number).open(number);
-        }
-        for other in 0..self.ranks {
-            self.between(rank, other, number).open(number);
+    /// with is over. With `pairs`, each rank has a part for each.
+    pub(super) fn publish(&self, rank: usize, number: u64, buffers: Buffers, pairs: bool) {
+        for from in (0..self.ranks).filter(|_| pairs) {
+            let pair = Between::Pair { from, to: rank };
+            self.pieces(pair, number).open(number);
         }
         let record = self.record(rank, number);
+        record.pieces.open(number);
         record.send.store(buffers.send, Ordering::Relaxed);
         record.recv.store(buffers.recv, Ordering::Relaxed);
         let (send, recv) = buffers.regions;
@@ -466,9 +437,13 @@ mod tests {
 
     #[test]
     fn an_engine_takes_all_pieces_or_none() {
-        let (table, _file) = Table::create(2, DEPTH, [1, 2]).unwrap();
-        for number in [7, 7 + DEPTH, (1 << 32) + 7] {
-            let (pieces, ticket) = (table.between(0, 1, number), table.ticket(0, 1, number));
+        let depth = depth(2);
+        let (table, _file) = Table::create(2, depth, [1, 2]).unwrap();
+        let pair = Between::Pair { from: 0, to: 1 };
+        let numbers = [7, 7 + depth, (1 << 32) + 7];
+        let places = [pair, Between::Leaf(1)].into_iter();
+        for (place, number) in places.flat_map(|place| numbers.map(|number| (place, number))) {
+            let (pieces, ticket) = (table.pieces(place, number), table.ticket(place, number));
             assert!(!pieces.begin_all(number, 3), "not open yet");
             pieces.open(number);
             assert!(pieces.begin_all(number, 3) && !pieces.begin_all(number, 3));
@@ -502,7 +477,8 @@ mod tests {
 
     #[test]
     fn ranks_that_have_come_are_found() {
-        let (table, _file) = Table::create(3, DEPTH, [1, 2]).unwrap();
+        let depth = depth(3);
+        let (table, _file) = Table::create(3, depth, [1, 2]).unwrap();
         let buffers = Buffers {
             send: 1,
             recv: 2,
@@ -511,12 +487,44 @@ mod tests {
             bytes: 4,
         };
         assert_eq!(table.find(2, 1), None);
-        for number in [1, DEPTH, DEPTH + 1] {
-            table.publish(2, number, buffers);
+        let pair = |from, to| Between::Pair { from, to };
+        for number in [1, depth, depth + 1] {
+            table.publish(2, number, buffers, true);
             assert_eq!(table.find(2, number), Some(buffers));
-            assert_eq!(table.between(2, 1, number).begin(number, 1), Some(0));
-            assert_eq!(table.between(1, 2, number).begin(number, 1), None);
+            let begin = |between| table.pieces(between, number).begin(number, 1);
+            assert_eq!(begin(pair(1, 2)), Some(0));
+            assert_eq!(begin(pair(2, 1)), None, "the receiver has not come");
+            assert_eq!(begin(Between::Leaf(2)), Some(0));
         }
         assert_eq!(table.find(2, 1), None, "it has gone on");
+    }
+
+    /// What a rank needs does not grow with the number of ranks, and operations with a root touch
+    /// no more than their records.
+    #[test]
+    fn the_memory_of_a_rank_does_not_grow() {
+        use std::os::unix::fs::MetadataExt;
+        let buffers = Buffers {
+            send: 0,
+            recv: 0,
+            regions: (0, 0),
+            call: 0,
+            bytes: 0,
+        };
+        for ranks in [16, 64, 128, MOST_RANKS] {
+            let depth = depth(ranks);
+            let (table, file) = Table::create(ranks, depth, [1, 2]).unwrap();
+            let used = || file.metadata().unwrap().blocks() as usize * 512;
+            let all = |pairs| {
+                for number in 1..=depth {
+                    (0..ranks).for_each(|rank| table.publish(rank, number, buffers, pairs));
+                }
+            };
+            all(false);
+            assert!(used() <= 2 << 20, "{ranks} ranks: {} bytes", used());
+            all(true);
+            let most = ranks * (192 << 10) + (2 << 20);
+            assert!(used() <= most, "{ranks} ranks: {} bytes", used());
+        }
     }
 }
