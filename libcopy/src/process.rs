@@ -12,6 +12,7 @@
 use std::ffi::c_uint;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::ptr::{self, NonNull};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -128,6 +129,13 @@ impl Home {
     pub fn name(&self) -> u64 {
         self.name
     }
+}
+
+/// The pid namespace of this process (namespaces(7)), if `/proc` shows it: a number that no other
+/// one of this machine has.
+pub(crate) fn pid_namespace() -> Option<u64> {
+    let namespace = std::fs::metadata("/proc/self/ns/pid").ok()?;
+    Some(namespace.ino())
 }
 
 /// Random bytes of the kernel's.

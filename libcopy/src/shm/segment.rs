@@ -130,6 +130,9 @@ pub(crate) struct RankBlock {
     /// What of the machine the rank may run in, as rank 0 sees it
     /// ([`crate::team::places`]).
     pub(crate) place: AtomicU64,
+    /// The rank's process, as its pid namespace numbers it, and that namespace; 0: unknown.
+    pub(crate) pid: AtomicU64,
+    pub(crate) pid_namespace: AtomicU64,
     /// Where peers try to read our memory, and what they must find.
     pub(crate) probe_address: AtomicU64,
     pub(crate) probe_value: AtomicU64,

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU64 as PlainU64, Ordering as PlainOrdering};
 use super::key::TeamKey;
 use crate::device::{Domain, DomainKey};
 use crate::error::{Error, Result};
+use crate::process;
 use crate::shm::mailbox::Mailbox;
-use crate::shm::segment::Segment;
+use crate::shm::segment::{RankBlock, Segment};
 use crate::shm::sync::Ordering;
 use crate::transport::cma::{self, Cma};
 use crate::transport::kmod::Kmod;
@@ -134,16 +135,22 @@ fn probe_cma(segment: &Segment, mailbox: &mut Mailbox) -> Result<(Option<Cma>, T
     me.probe_value.store(secret, Ordering::Relaxed);
     me.probe_address
         .store((&raw const *word) as u64, Ordering::Relaxed);
+    me.pid
+        .store(u64::from(std::process::id()), Ordering::Relaxed);
+    me.pid_namespace
+        .store(process::pid_namespace().unwrap_or(0), Ordering::Relaxed);
     mailbox.barrier()?;
-    let mut pids = vec![0; size];
+    let pids = pids(segment, size)?;
     let mut error = (0, 0);
-    for (peer, known) in pids.iter_mut().enumerate() {
-        let pid = segment.holder(peer)?.unwrap_or(0);
-        *known = pid;
+    let unseen = pids.iter().position(|pid| *pid <= 0);
+    for peer in unseen
+        .into_iter()
+        .chain(process_memory::tried_by(rank, size))
+    {
         let block = segment.block(peer);
         let address = block.probe_address.load(Ordering::Relaxed);
-        let read = match pid {
-            1.. => process_memory::read_word(pid, address)
+        let read = match pids[peer] {
+            pid @ 1.. => process_memory::read_word(pid, address)
                 .map_err(|e| e.raw_os_error().unwrap_or(libc::EIO)),
             _ => Err(libc::ESRCH),
         };
@@ -175,6 +182,20 @@ fn probe_cma(segment: &Segment, mailbox: &mut Mailbox) -> Result<(Option<Cma>, T
             return Ok((None, kind.report(false, why)));
         }
     }
-    let why = "every rank read a word of every other".to_owned();
+    let why = "each rank read a word of others, and each was read".to_owned();
     Ok((Some(Cma::new(pids)), kind.report(true, why)))
+}
+
+/// The ranks' processes, as our namespace numbers them; 0: not visible from here. What each says
+/// about itself, if all are in one namespace; else the kernel is asked about each.
+fn pids(segment: &Segment, size: usize) -> Result<Vec<i32>> {
+    let blocks = || (0..size).map(|rank| segment.block(rank));
+    let ours = segment.block(0).pid_namespace.load(Ordering::Relaxed);
+    let is_ours = |block: &RankBlock| block.pid_namespace.load(Ordering::Relaxed) == ours;
+    if ours != 0 && blocks().all(is_ours) {
+        let pid = |block: &RankBlock| block.pid.load(Ordering::Relaxed) as i32;
+        return Ok(blocks().map(pid).collect());
+    }
+    let holder = |rank| Ok(segment.holder(rank)?.unwrap_or(0));
+    (0..size).map(holder).collect()
 }

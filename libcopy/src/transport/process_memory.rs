@@ -153,6 +153,17 @@ pub fn read_word(pid: i32, address: u64) -> io::Result<u64> {
     Ok(word)
 }
 
+/// Whom each of `size` ranks tries to read, so that all learn whether all reach each other: who
+/// reads whom depends on what either is (its user, its namespaces, its system call filter, whether
+/// it is dumpable), and around the ring of ranks every border between those that differ is crossed
+/// in both directions, and each reads and is read. A rank that would try all others would make as
+/// many system calls as there are pairs.
+pub fn tried_by(rank: usize, size: usize) -> impl Iterator<Item = usize> {
+    let distances = (0..usize::BITS).map(|bit| 1 << bit);
+    let distances = distances.take_while(move |distance| *distance < size);
+    distances.map(move |distance| (rank + distance) % size)
+}
+
 /// Whether the kernel copies both of these bytes of a process.
 pub fn is_reachable(pid: i32, addresses: [u64; 2]) -> bool {
     let mut found = [0u8; 2];
@@ -297,5 +308,26 @@ mod tests {
         let end = source.as_ptr().wrapping_add(source.len() - 1) as u64;
         assert!(is_reachable(own, [source.as_ptr() as u64, end]));
         assert!(!is_reachable(own, [source.as_ptr() as u64, 16]));
+    }
+
+    /// However ranks are divided into two kinds, some of each try some of the other, all are tried,
+    /// and there are no more tries than ranks times their number's bits.
+    #[test]
+    fn every_border_between_ranks_is_tried() {
+        assert_eq!(tried_by(0, 1).count(), 0);
+        for size in 2..=11usize {
+            let tries =
+                || (0..size).flat_map(|rank| tried_by(rank, size).map(move |to| (rank, to)));
+            assert!(tries().all(|(rank, to)| rank != to && to < size));
+            assert!((0..size).all(|rank| tries().any(|(_, to)| to == rank)));
+            assert!(tries().count() <= size * size.next_power_of_two().ilog2() as usize);
+            for kinds in 1..(1u32 << size) - 1 {
+                let kind = |rank: usize| kinds >> rank & 1;
+                for one in [0, 1] {
+                    let crosses = |(rank, to)| kind(rank) == one && kind(to) != one;
+                    assert!(tries().any(crosses), "{size} ranks, {kinds:b}");
+                }
+            }
+        }
     }
 }

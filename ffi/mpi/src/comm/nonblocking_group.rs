@@ -167,13 +167,13 @@ impl NonblockingGroup {
             governed: is_governed().into(),
         };
         let cards = allgather(abi, comm, mine, size)?;
-        let reaches = cards.iter().all(|card| {
-            let mut found = 0u64;
-            // SAFETY: eight bytes.
-            let read =
-                unsafe { process_memory::read(card.pid, card.address, (&raw mut found).cast(), 8) };
-            card.fine != 0 && read.is_ok() && found == card.word
-        });
+        let is_right = |peer: usize| {
+            let card = &cards[peer];
+            let found = process_memory::read_word(card.pid, card.address);
+            found.is_ok_and(|word| word == card.word)
+        };
+        let reaches = cards.iter().all(|card| card.fine != 0)
+            && process_memory::tried_by(rank, size).all(is_right);
         let verdict = Card {
             fine: i32::from(reaches),
             ..mine
