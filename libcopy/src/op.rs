@@ -30,6 +30,10 @@ pub enum Op {
     Allreduce = 9,
     /// [`crate::Team::reduce_scatter`].
     ReduceScatter = 10,
+    /// [`crate::Team::scan`].
+    Scan = 11,
+    /// [`crate::Team::exscan`].
+    Exscan = 12,
 }
 
 impl Op {
@@ -43,7 +47,13 @@ impl Op {
     ];
 
     /// Those that combine data.
-    pub const REDUCTIONS: [Op; 3] = [Op::Reduce, Op::Allreduce, Op::ReduceScatter];
+    pub const REDUCTIONS: [Op; 5] = [
+        Op::Reduce,
+        Op::Allreduce,
+        Op::ReduceScatter,
+        Op::Scan,
+        Op::Exscan,
+    ];
 
     pub(crate) fn from_number(number: u8) -> Option<Self> {
         Op::ALL
@@ -65,6 +75,8 @@ impl fmt::Display for Op {
             Op::Reduce => "reduce",
             Op::Allreduce => "allreduce",
             Op::ReduceScatter => "reduce_scatter",
+            Op::Scan => "scan",
+            Op::Exscan => "exscan",
             Op::Control => "set_transport",
             Op::Barrier => "barrier",
         })
@@ -114,7 +126,12 @@ impl fmt::Display for Call {
                 None => write!(f, "set_transport(none)"),
             },
             Op::Barrier => f.write_str("barrier"),
-            op @ (Op::Allgather | Op::Alltoall | Op::Allreduce | Op::ReduceScatter) => {
+            op @ (Op::Allgather
+            | Op::Alltoall
+            | Op::Allreduce
+            | Op::ReduceScatter
+            | Op::Scan
+            | Op::Exscan) => {
                 if self.len == UNSAID as u64 {
                     write!(f, "{op}")
                 } else {

@@ -99,7 +99,7 @@ fn a_rank() {
 }
 
 /// What `Case::op` goes up to.
-const OPERATIONS: usize = 14;
+const OPERATIONS: usize = 16;
 
 /// One operation with everything that can vary.
 #[derive(Clone, Debug)]
@@ -372,6 +372,23 @@ fn reduction(team: &mut Team, case: &Case, what: &str) {
             team.allreduce_bytes(own, recv.get(), 4, add).unwrap();
             recv.check(&sum, what);
         }
+        14 | 15 => {
+            let is_exclusive = case.op == 15;
+            let mut sum = if is_exclusive {
+                vec![0; len]
+            } else {
+                mine.clone()
+            };
+            (0..me).for_each(|rank| add(&pattern(salt, rank, len), &mut sum));
+            let own = (!case.in_place).then(|| &*send.get());
+            if is_exclusive {
+                team.exscan_bytes(own, recv.get(), 4, add).unwrap();
+            } else {
+                team.scan_bytes(own, recv.get(), 4, add).unwrap();
+            }
+            let is_untouched = is_exclusive && me == 0;
+            recv.check(if is_untouched { &start } else { &sum }, what);
+        }
         _ => {
             // Everything that is left goes to the last rank; some have nothing.
             let mut counts = vec![0; size];
@@ -602,6 +619,26 @@ fn short(team: &mut Team) {
         team.reduce_scatter_bytes(&longer, &mut sum, &counts, 4, mix_words)
             .unwrap();
         assert!(sum == expected[slice(me)], "reduce_scatter of {len} bytes");
+        // A scan combines in the order of ranks, where it takes one step.
+        let before = all[..me].iter().cloned().reduce(|mut sum, next| {
+            mix_words(&next, &mut sum);
+            sum
+        });
+        let mut with_ours = before.clone().unwrap_or_else(|| mine.clone());
+        if me > 0 {
+            mix_words(mine, &mut with_ours);
+        }
+        let is_one_step = team.policy().eager_max > 0 && len * (size - 1) <= 8192;
+        for turn in 0..3 {
+            let mut sum = mine.clone();
+            let send = (turn % 2 == 0).then_some(&mine[..]);
+            team.scan_bytes(send, &mut sum, 4, mix_words).unwrap();
+            assert!(sum == with_ours || !is_one_step, "scan of {len} bytes");
+            let mut sum = mine.clone();
+            team.exscan_bytes(send, &mut sum, 4, mix_words).unwrap();
+            let expected = before.as_ref().unwrap_or(mine);
+            assert!(sum == *expected || !is_one_step, "exscan of {len} bytes");
+        }
         let mut parts = vec![0; len * size];
         team.allgather(mine, &mut parts).unwrap();
         assert!(parts == all.concat(), "allgather of {len} bytes");

@@ -2,10 +2,10 @@
 
 /*
  * Times MPI_Bcast, MPI_Gather, MPI_Scatter, MPI_Allgather, MPI_Alltoall, MPI_Reduce, MPI_Allreduce,
- * MPI_Reduce_scatter_block (sums of doubles) and MPI_Barrier as the OSU micro-benchmarks do: some
- * calls to warm up, a barrier, then every call is timed on its own with a barrier after it, and the
- * times of the ranks are averaged. Operations whose names begin with an i (ibcast, igather,
- * iscatter, iallgather, ialltoall, ireduce, iallreduce) are started and waited for.
+ * MPI_Reduce_scatter_block, MPI_Scan, MPI_Exscan (sums of doubles) and MPI_Barrier as the OSU
+ * micro-benchmarks do: some calls to warm up, a barrier, then every call is timed on its own with a
+ * barrier after it, and the times of the ranks are averaged. Operations whose names begin with an i
+ * (ibcast, igather, iscatter, iallgather, ialltoall, ireduce, iallreduce) are started and waited for.
  *
  * Alone it compares calls that are intercepted with plain ones (mpi_paired.h). With --control
  * SOCKET it is one of several peers of `libcopy bench peers`: every rank connects to the socket and
@@ -46,12 +46,13 @@ static double number(uint64_t round, int from, size_t at)
 	return pattern(round, from, at);
 }
 
-static int differs_from_sum(const unsigned char *got, size_t start, size_t count, uint64_t round)
+static int differs_from_sum(const unsigned char *got, size_t start, size_t count, uint64_t round,
+			    int ranks)
 {
 	for (size_t i = 0; i < count; i++) {
 		double sum = 0, found;
 
-		for (int from = 0; from < size; from++)
+		for (int from = 0; from < ranks; from++)
 			sum += number(round, from, start + i);
 		memcpy(&found, got + 8 * i, 8);
 		if (found != sum)
@@ -129,11 +130,15 @@ static void call(const char *op, size_t bytes, int root)
 		CALL(Allreduce, s, r, n / 8, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
 	else if (!strcmp(op, "reduce_scatter"))
 		CALL(Reduce_scatter_block, s, r, n / 8 / size, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+	else if (!strcmp(op, "scan"))
+		CALL(Scan, s, r, n / 8, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+	else if (!strcmp(op, "exscan"))
+		CALL(Exscan, s, r, n / 8, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
 	else if (!strcmp(op, "barrier"))
 		CALL(Barrier, MPI_COMM_WORLD);
 	else {
 		errno = EINVAL;
-		die("operation (one of bcast, gather, scatter, allgather, alltoall, reduce, allreduce, reduce_scatter, barrier)");
+		die("operation (one of bcast, gather, scatter, allgather, alltoall, reduce, allreduce, reduce_scatter, scan, exscan, barrier)");
 	}
 }
 
@@ -153,7 +158,8 @@ static int check(const char *op, size_t bytes, int root, uint64_t round)
 {
 	int bad = 0, poison = (int)(round & 0xff) ^ 0x5a;
 	int scatters = !strcmp(op, "reduce_scatter");
-	int reduces = scatters || !strcmp(op, "reduce") || !strcmp(op, "allreduce");
+	int scans = !strcmp(op, "scan"), exscans = !strcmp(op, "exscan");
+	int reduces = scatters || scans || exscans || !strcmp(op, "reduce") || !strcmp(op, "allreduce");
 	size_t share = bytes / 8 / (size_t)size;
 	int many_receive = !strcmp(op, "allgather") || (!strcmp(op, "gather") && rank == root);
 
@@ -181,9 +187,11 @@ static int check(const char *op, size_t bytes, int root, uint64_t round)
 	call(op, bytes, root);
 
 	if (scatters)
-		bad = differs_from_sum(receive_buffer.data, share * (size_t)rank, share, round);
-	else if (reduces && (rank == root || !strcmp(op, "allreduce")))
-		bad = differs_from_sum(receive_buffer.data, 0, bytes / 8, round);
+		bad = differs_from_sum(receive_buffer.data, share * (size_t)rank, share, round, size);
+	else if (scans || (exscans && rank))
+		bad = differs_from_sum(receive_buffer.data, 0, bytes / 8, round, rank + scans);
+	else if (reduces && !exscans && (rank == root || !strcmp(op, "allreduce")))
+		bad = differs_from_sum(receive_buffer.data, 0, bytes / 8, round, size);
 	for (int i = 0; !strcmp(op, "alltoall") && i < size; i++)
 		bad |= differs(receive_buffer.data + bytes * (size_t)i, bytes, round + 3 * rank,
 			       i);
@@ -321,8 +329,8 @@ static const char help[] =
 	"\n"
 	"Compares intercepted with plain calls (tests/peers/mpi_paired.h) for sizes from --min (65536) to --max\n"
 	"(16777216) in steps of four, each case for --time (100) or seven rounds. LIST is comma-separated;\n"
-	"bcast, gather, scatter and allgather by default, and alltoall, reduce, allreduce, reduce_scatter;\n"
-	"the first seven of these with an i in front, too.\n"
+	"bcast, gather, scatter and allgather by default, and alltoall, reduce, allreduce, reduce_scatter, scan,\n"
+	"exscan; the first seven of these with an i in front, too.\n"
 	"--control is for `libcopy bench peers`, which tells the ranks what to do.\n";
 
 int main(int argc, char **argv)

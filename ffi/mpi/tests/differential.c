@@ -43,6 +43,8 @@ WEAK MPI_Reduce_c(const void *, void *, number, MPI_Datatype, MPI_Op, int, MPI_C
 WEAK MPI_Allreduce_c(const void *, void *, number, MPI_Datatype, MPI_Op, MPI_Comm);
 WEAK MPI_Reduce_scatter_c(const void *, void *, numbers, MPI_Datatype, MPI_Op, MPI_Comm);
 WEAK MPI_Reduce_scatter_block_c(const void *, void *, number, MPI_Datatype, MPI_Op, MPI_Comm);
+WEAK MPI_Scan_c(const void *, void *, number, MPI_Datatype, MPI_Op, MPI_Comm);
+WEAK MPI_Exscan_c(const void *, void *, number, MPI_Datatype, MPI_Op, MPI_Comm);
 #define MPI_Type_vector_c MPI_Type_vector
 #endif
 #else
@@ -131,7 +133,7 @@ static void first_wins(void *in, void *inout, int *length, MPI_Datatype *type)
 static const char *const names[] = { "bcast",	  "gather",    "scatter",   "allgather",
 				     "gatherv",	  "scatterv",  "allgatherv", "alltoall",
 				     "alltoallv", "alltoallw", "reduce",    "allreduce",
-				     "reduce_scatter", "reduce_scatter_block", "user_allreduce" };
+				     "reduce_scatter", "reduce_scatter_block", "scan", "exscan", "user_allreduce" };
 enum { OPS = sizeof(names) / sizeof(names[0]), MOST_RANKS = 64 };
 
 int main(int argc, char **argv)
@@ -235,15 +237,15 @@ int main(int argc, char **argv)
 		}
 		for (size_t i = 0; i + 8 <= room; i += 8) {
 			uint64_t word = (i + 1) * 0x9e3779b97f4a7c15u + round * 31 + rank;
-			if (op >= 10 && op < 14 && reductions[chosen].shape == 1) {
+			if (op >= 10 && op < 16 && reductions[chosen].shape == 1) {
 				double small = (double)(word >> 52);
 				memcpy(&word, &small, 8);
-			} else if (op >= 10 && op < 14 && reductions[chosen].shape == 2) {
+			} else if (op >= 10 && op < 16 && reductions[chosen].shape == 2) {
 				float small[2] = { 1 + (word >> 63), 1 + (word >> 62 & 1) };
 				memcpy(&word, small, 8);
 			}
 			memcpy(send + i, &word, 8);
-			if (op < 10 || op == 14 || !in_place)
+			if (op < 10 || op == 16 || !in_place)
 				word = ~word;
 			memcpy(recv + i, &word, 8);
 		}
@@ -322,6 +324,15 @@ int main(int argc, char **argv)
 		case 13:
 			code = CALL(MPI_Reduce_scatter_block)(from, recv, count / n, type,
 							reductions[chosen].op, comm);
+			break;
+		case 14:
+			code = CALL(MPI_Scan)(from, recv, count, type, reductions[chosen].op, comm);
+			break;
+		case 15:
+			code = CALL(MPI_Exscan)(from, recv, count, type, reductions[chosen].op, comm);
+			/* What the first rank receives is anything. */
+			for (size_t i = 0; me == 0 && i < room; i++)
+				recv[i] = 0;
 			break;
 		default:
 			code = CALL(MPI_Allreduce)(from, recv, doubles, MPI_DOUBLE, own_op, comm);

@@ -108,6 +108,8 @@ program callers
   call MPI_Neighbor_alltoallw(send, [n - 3], [far(4 * n)], types, recv, [n - 3], [far(0)], types, &
                               ring, ierr)
   call show('neighbor_alltoallw')
+  call MPI_Neighbor_allgather(send, n, MPI_INTEGER, recv, n, MPI_INTEGER, ring, ierr)
+  call show('neighbor_allgather')
   call MPI_Comm_free(ring, ierr)
   call MPI_Allreduce(send, recv, n, MPI_INTEGER, MPI_MAX, MPI_COMM_WORLD, ierr)
   call show('allreduce')
@@ -119,6 +121,12 @@ program callers
   call show('reduce_scatter')
   call MPI_Reduce_scatter_block(send, recv, n, MPI_INTEGER, MPI_MIN, MPI_COMM_WORLD, ierr)
   call show('reduce_scatter_block')
+  call MPI_Scan(send, recv, n, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, ierr)
+  call show('scan')
+  recv = send
+  call MPI_Exscan(MPI_IN_PLACE, recv, n, MPI_INTEGER, MPI_MAX, MPI_COMM_WORLD, ierr)
+  if (rank == 0) recv = send
+  call show('exscan in place')
   ! The first one is for the ranks to meet in the barrier behind it.
   call MPI_Ibcast(recv, n, MPI_INTEGER, root, MPI_COMM_WORLD, requests(1), ierr)
   call MPI_Wait(requests(1), MPI_STATUS_IGNORE, ierr)

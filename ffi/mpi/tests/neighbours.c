@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-/* Random neighbourhoods, and alltoalls among them; prints a checksum of every buffer after every
- * call. Two runs with the same arguments print the same, with libcopy_mpi.so and without it.
+/* Random neighbourhoods, allgathers and alltoalls among them; prints a checksum of every buffer
+ * after every call. Two runs with the same arguments print the same, with libcopy_mpi.so and
+ * without it.
  *
  * usage: neighbours ROUNDS SEED MOST        MOST: bytes of the largest part
  *
@@ -20,6 +21,10 @@ typedef MPI_Aint distance;
 #if MPI_VERSION < 4
 #define WEAK __attribute__((weak)) int
 typedef const MPI_Datatype *types;
+WEAK MPI_Neighbor_allgather_c(const void *, number, MPI_Datatype, void *, number, MPI_Datatype,
+			      MPI_Comm);
+WEAK MPI_Neighbor_allgatherv_c(const void *, number, MPI_Datatype, void *, const number *,
+			       const distance *, MPI_Datatype, MPI_Comm);
 WEAK MPI_Neighbor_alltoall_c(const void *, number, MPI_Datatype, void *, number, MPI_Datatype,
 			     MPI_Comm);
 WEAK MPI_Neighbor_alltoallv_c(const void *, const number *, const distance *, MPI_Datatype, void *,
@@ -188,6 +193,9 @@ static void once(int round, int most)
 		fill(round + again);
 		CALL(MPI_Neighbor_alltoall)(send, n, from, recv, m, to, comm);
 		show("alltoall");
+		fill(round + again);
+		CALL(MPI_Neighbor_allgather)(send, n, from, recv, m, to, comm);
+		show("allgather");
 	}
 	MPI_Type_free(&from);
 	MPI_Type_free(&to);
@@ -197,6 +205,18 @@ static void once(int round, int most)
 		counts_in[i] = in[i] < 0 ? 5 : part(round, in[i], rank, most);
 		places_in[i] = at;
 		at += counts_in[i] + step(&own, 40);
+	}
+	/* All ranks receive what the first one would send to itself. */
+	number same = part(round, 0, 0, most), each[MOST_NEIGHBOURS];
+	distance apart[MOST_NEIGHBOURS];
+	for (int i = 0; i < n_in; i++) {
+		each[i] = same;
+		apart[i] = (n_in - 1 - i) * (same + 3);
+	}
+	for (int again = 0; again < 3; again++) {
+		fill(round + again);
+		CALL(MPI_Neighbor_allgatherv)(send, same, MPI_BYTE, recv, each, apart, MPI_BYTE, comm);
+		show("allgatherv");
 	}
 	at = 0;
 	for (int i = n_out - 1; i >= 0; i--) {

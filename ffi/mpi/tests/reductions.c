@@ -20,10 +20,10 @@
 #include "persistent.h"
 #include "random.h"
 
-enum { ALLREDUCE, IN_PLACE, IALLREDUCE, REDUCE, IREDUCE, BLOCK, SCATTER, INIT_AND_START, FUNCTIONS };
+enum { ALLREDUCE, IN_PLACE, IALLREDUCE, REDUCE, IREDUCE, BLOCK, SCATTER, SCAN, EXSCAN, INIT_AND_START, FUNCTIONS };
 
 static const char *const names[] = { "Allreduce", "Allreduce in place", "Iallreduce", "Reduce", "Ireduce",
-				     "Reduce_scatter_block", "Reduce_scatter", "Allreduce_init" };
+				     "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan", "Allreduce_init" };
 static int sizes[] = { 8, 64 << 10, 256 << 10, (1 << 20) + 256 };
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
@@ -84,6 +84,8 @@ int main(int argc, char **argv)
 					((double *)send)[i] = one;
 			}
 			int gets = (function != REDUCE && function != IREDUCE) || rank == root, other = 0;
+			if (function == EXSCAN && !rank)
+				gets = 0;
 			MPI_Request request, persistent = MPI_REQUEST_NULL;
 			if (function == INIT_AND_START)
 				INIT(Allreduce)(send, recv, count, type, MPI_SUM, MPI_COMM_WORLD, MPI_INFO_NULL,
@@ -117,6 +119,12 @@ int main(int argc, char **argv)
 					break;
 				case SCATTER:
 					MPI_Reduce_scatter(send, recv, counts, type, MPI_SUM, MPI_COMM_WORLD);
+					break;
+				case SCAN:
+					MPI_Scan(send, recv, count, type, MPI_SUM, MPI_COMM_WORLD);
+					break;
+				case EXSCAN:
+					MPI_Exscan(send, recv, count, type, MPI_SUM, MPI_COMM_WORLD);
 					break;
 				case INIT_AND_START:
 					MPI_Start(&persistent);

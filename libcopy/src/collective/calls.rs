@@ -548,6 +548,39 @@ impl Team {
         self.reduce_scatter_bytes(send, recv, &counts, size_of::<T>(), of_bytes(combine))
     }
 
+    /// Combines our elements and those of the ranks before us in our `recv` (MPI 4.1, section
+    /// 6.11.1). `combine` is that of [`Team::reduce`]; without a `send`, our own elements are in
+    /// `recv` already.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::allreduce`].
+    pub fn scan<T: Pod>(
+        &mut self,
+        send: Option<&[T]>,
+        recv: &mut [T],
+        combine: impl FnMut(&[T], &mut [T]),
+    ) -> Result<()> {
+        let (send, recv) = (send.map(cast_slice), cast_slice_mut(recv));
+        self.scan_bytes(send, recv, size_of::<T>(), of_bytes(combine))
+    }
+
+    /// [`Team::scan`] without our own elements (MPI 4.1, section 6.11.2). The first rank's `recv`
+    /// stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::allreduce`].
+    pub fn exscan<T: Pod>(
+        &mut self,
+        send: Option<&[T]>,
+        recv: &mut [T],
+        combine: impl FnMut(&[T], &mut [T]),
+    ) -> Result<()> {
+        let (send, recv) = (send.map(cast_slice), cast_slice_mut(recv));
+        self.exscan_bytes(send, recv, size_of::<T>(), of_bytes(combine))
+    }
+
     /// [`Team::reduce`] of elements of `element` bytes each, where their type is known at run time
     /// only.
     ///
@@ -600,6 +633,53 @@ impl Team {
             let from = same_length(send, recv)?;
             // SAFETY: both are borrowed, and have as many bytes.
             unsafe { reduce::to_all(team, from, recv, element, &mut combine) }
+        })
+    }
+
+    /// [`Team::scan`] of elements of `element` bytes each.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::allreduce_bytes`].
+    pub fn scan_bytes(
+        &mut self,
+        send: Option<&[u8]>,
+        recv: &mut [u8],
+        element: usize,
+        combine: impl FnMut(&[u8], &mut [u8]),
+    ) -> Result<()> {
+        self.prefix(Op::Scan, send, recv, element, combine)
+    }
+
+    /// [`Team::exscan`] of elements of `element` bytes each.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Team::allreduce_bytes`].
+    pub fn exscan_bytes(
+        &mut self,
+        send: Option<&[u8]>,
+        recv: &mut [u8],
+        element: usize,
+        combine: impl FnMut(&[u8], &mut [u8]),
+    ) -> Result<()> {
+        self.prefix(Op::Exscan, send, recv, element, combine)
+    }
+
+    fn prefix(
+        &mut self,
+        op: Op,
+        send: Option<&[u8]>,
+        recv: &mut [u8],
+        element: usize,
+        mut combine: impl FnMut(&[u8], &mut [u8]),
+    ) -> Result<()> {
+        self.ready([send.unwrap_or_default(), recv])?;
+        self.collective((op, 0, recv.len()), |team| {
+            let from = same_length(send, recv)?;
+            let (to, len) = (recv.as_mut_ptr(), recv.len());
+            // SAFETY: both are borrowed, and have as many bytes.
+            unsafe { reduce::scan(team, op, (from, to, len), element, &mut combine) }
         })
     }
 

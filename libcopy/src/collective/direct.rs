@@ -164,7 +164,31 @@ pub(super) unsafe fn reduce_scatter(
         let number = publish(team, call, (from, len), Readers::All)?;
         all_have_published(team, number, |_| call)?;
         let slice = start..start + counts[me];
-        combine_slice(team, number, slice, me, (from.add(start), to), combine);
+        let ranks = around(me, team.size());
+        combine_slice(team, number, slice, ranks, (from.add(start), to), combine);
+    }
+    Ok(())
+}
+
+/// Combines the elements of ranks in their order to `to`: those before us, ours at `from`; without
+/// ours with [`Op::Exscan`], and nothing on the first rank.
+///
+/// # Safety
+///
+/// As for [`allreduce`].
+pub(super) unsafe fn scan(
+    team: &mut Team,
+    op: Op,
+    (from, to, len): (*const u8, *mut u8, usize),
+    combine: Combine<'_>,
+) -> Result<()> {
+    let (call, me) = (Call::new(op, 0, len), team.rank());
+    let ranks = if op == Op::Exscan { 0..me } else { 0..me + 1 };
+    // SAFETY: the caller's promise.
+    unsafe {
+        let number = publish(team, call, (from, len), Readers::All)?;
+        all_have_published(team, number, |_| call)?;
+        combine_slice(team, number, 0..len, ranks, (from, to), combine);
     }
     Ok(())
 }
@@ -322,13 +346,25 @@ unsafe fn combine_all(
         // SAFETY: the caller's promise; the slice is inside.
         unsafe {
             let places = (from.add(slice.start), to.add(slice.start));
-            combine_slice(team, number, slice, owner, places, combine);
+            combine_slice(
+                team,
+                number,
+                slice,
+                around(owner, team.size()),
+                places,
+                combine,
+            );
         }
     }
 }
 
-/// Combines the elements of a slice, ours at `from`: its owner's, and then the others' around the
-/// circle.
+/// All ranks from one on, around the circle.
+fn around(first: usize, size: usize) -> impl Iterator<Item = usize> {
+    (first..size).chain(0..first)
+}
+
+/// Combines the elements of a slice that these ranks have published, ours at `from`, in their
+/// order.
 ///
 /// # Safety
 ///
@@ -337,14 +373,14 @@ unsafe fn combine_slice(
     team: &Team,
     number: u64,
     slice: Range<usize>,
-    owner: usize,
+    mut ranks: impl Iterator<Item = usize>,
     (from, to): (*const u8, *mut u8),
     combine: Combine<'_>,
 ) {
-    if slice.is_empty() {
+    let (me, len) = (team.rank(), slice.len());
+    let Some(first) = ranks.next().filter(|_| len > 0) else {
         return;
-    }
-    let (me, size, len) = (team.rank(), team.size(), slice.len());
+    };
     // Elements are combined where no other process can change them, and ours are not read where
     // they were published: that line is in the caches of others now.
     let mut places = MaybeUninit::<[[u128; MOST / 16]; 2]>::uninit();
@@ -353,13 +389,13 @@ unsafe fn combine_slice(
     // was written before.
     unsafe {
         let other = sum.add(MOST);
-        if owner == me {
+        if first == me {
             memcpy::cached(sum, from, len);
         } else {
-            read(team, owner, number, slice.clone(), sum);
+            read(team, first, number, slice.clone(), sum);
         }
         let into = std::slice::from_raw_parts_mut(sum, len);
-        for rank in (owner + 1..size).chain(0..owner) {
+        for rank in ranks {
             let term = if rank == me {
                 from
             } else {

@@ -265,6 +265,40 @@ pub(super) unsafe fn reduce_scatter(
     unsafe { run.start(team) }
 }
 
+/// Combines our `len` bytes at `from` and those of the ranks before us, to `to`; with
+/// [`Op::Exscan`] without ours, and nothing on the first rank.
+///
+/// # Safety
+///
+/// As for [`allreduce`].
+pub(super) unsafe fn scan(
+    team: &mut Team,
+    op: Op,
+    (from, to, len): (*const u8, *mut u8, usize),
+    element: usize,
+    combine: Combine<'_>,
+) -> Result<()> {
+    let (me, size) = (team.rank(), team.size());
+    let operation = match op {
+        Op::Exscan => Operation::Exscan,
+        _ => Operation::Scan,
+    };
+    let mut call = plan_call(operation, 0, Lengths::Same(len));
+    call.element = element;
+    let planned = team.plan(&call);
+    let mut run = Run::new(team, Call::new(op, 0, len), &planned);
+    run.memory[index(Buffer::Send)] = (from.cast_mut(), len);
+    if op == Op::Scan || me > 0 {
+        run.memory[index(Buffer::Receive)] = (to, len);
+    }
+    // What a rank knows after each doubling has its own place in the scratch.
+    let doublings = size.next_power_of_two().ilog2().max(1) as usize;
+    run.slot = 2 * in_slot(len) + in_slot(len.saturating_mul(doublings));
+    run.combine = Some((combine, element));
+    // SAFETY: the caller's promise.
+    unsafe { run.start(team) }
+}
+
 fn plan_call(operation: Operation, root: usize, lengths: Lengths<'_>) -> PlanCall<'_> {
     PlanCall {
         operation,
@@ -788,7 +822,13 @@ impl BoardTransport<'_, '_> {
                 piece.from.len() as u64,
             ));
         };
-        let result = self.private(piece.to, start, bytes)?;
+        let mut result = self.private(piece.to, start, bytes)?;
+        for source in &piece.from[1..] {
+            // What comes before them must not be where ours still are.
+            if result.is_some() && self.private(source.span, start, bytes)? == result {
+                result = None;
+            }
+        }
         let acc = result.unwrap_or(self.acc);
         let mut next = 1;
         match self.private(first.span, start, bytes)? {

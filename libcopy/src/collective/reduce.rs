@@ -125,6 +125,30 @@ pub(super) unsafe fn to_all(
     allgather::run(team, None, recv, division)
 }
 
+/// Combines our elements at `from` and those of the ranks before us in our memory at `to`; with
+/// [`Op::Exscan`] without ours, and nothing on the first rank.
+///
+/// # Safety
+///
+/// As for [`to_root`].
+pub(super) unsafe fn scan(
+    team: &mut Team,
+    op: Op,
+    (from, to, len): (*const u8, *mut u8, usize),
+    element: usize,
+    combine: Combine<'_>,
+) -> Result<()> {
+    whole_elements(len, element)?;
+    // SAFETY: the caller's promise.
+    unsafe {
+        if direct::takes(team, len) {
+            direct::scan(team, op, (from, to, len), combine)
+        } else {
+            planned::scan(team, op, (from, to, len), element, combine)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Neighbourhood collectives (MPI 4.1, section 8.7): a communicator's neighbours, and alltoalls
-//! between them as alltoalls between all, with nothing for the others.
+//! between them as alltoalls between all, with nothing for the others. In an allgather a rank has
+//! the same for each neighbour.
 //!
 //! Each function gives the call's code, or `None` where the call is to be forwarded.
 //!
@@ -113,23 +114,93 @@ pub unsafe fn neighbor_alltoall<N: Count>(
     recv: Received<N>,
     comm: Word,
 ) -> Option<c_int> {
-    let function = Function::NeighborAlltoall;
+    // SAFETY: the caller's promise.
+    unsafe { equal(Function::NeighborAlltoall, (send, 1), recv, comm) }
+}
+
+/// `MPI_Neighbor_allgather`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+pub unsafe fn neighbor_allgather<N: Count>(
+    send: Sent<N>,
+    recv: Received<N>,
+    comm: Word,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe { equal(Function::NeighborAllgather, (send, 0), recv, comm) }
+}
+
+/// Parts for all neighbours that are as long; what is sent to one starts `step` parts behind what
+/// is sent to the one before.
+///
+/// # Safety
+///
+/// As the MPI standard says.
+unsafe fn equal<N: Count>(
+    function: Function,
+    (send, step): (Sent<N>, isize),
+    recv: Received<N>,
+    comm: Word,
+) -> Option<c_int> {
     let intercepted = intercept(function, comm, |abi, known, neighbours| {
-        let partition = |ranks: &[c_int], count: N, datatype| {
+        let partition = |ranks: &[c_int], (count, step): (N, isize), datatype| {
             let count = count.number()?;
-            let place = |i: usize| isize::try_from(count).ok()?.checked_mul(i as isize);
+            let each = isize::try_from(count).ok()?.checked_mul(step)?;
             uniform(abi, comm, known, ranks, datatype, |i| {
-                Some((count, place(i)?))
+                Some((count, each.checked_mul(i as isize)?))
             })
         };
-        let from = partition(&neighbours.destinations, send.count, send.datatype)?;
-        Some((
-            from,
-            partition(&neighbours.sources, recv.count, recv.datatype)?,
-        ))
+        let (to, from) = (&neighbours.destinations, &neighbours.sources);
+        let sent = partition(to, (send.count, step), send.datatype)?;
+        Some((sent, partition(from, (recv.count, 1), recv.datatype)?))
     })?;
     // SAFETY: the caller's promise.
     Some(unsafe { run(intercepted, send.base, recv.base) })
+}
+
+/// `MPI_Neighbor_allgatherv`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+pub unsafe fn neighbor_allgatherv<N: Count>(
+    send: Sent<N>,
+    recv: BufferV<*mut c_void, N>,
+    comm: Word,
+) -> Option<c_int> {
+    let function = Function::NeighborAllgatherv;
+    let intercepted = intercept(function, comm, |abi, known, neighbours| {
+        let count = send.count.number()?;
+        let to = &neighbours.destinations;
+        let sent = uniform(abi, comm, known, to, send.datatype, |_| Some((count, 0)))?;
+        // SAFETY: the caller's promise.
+        Some((sent, unsafe {
+            listed(abi, comm, known, &neighbours.sources, recv)
+        }?))
+    })?;
+    // SAFETY: the caller's promise.
+    Some(unsafe { run(intercepted, send.base, recv.base) })
+}
+
+/// Parts with a count and a place for each neighbour.
+///
+/// # Safety
+///
+/// There is one of each per neighbour.
+unsafe fn listed<B, N: Count>(
+    abi: &Abi,
+    comm: Word,
+    known: &Comm,
+    neighbours: &[c_int],
+    buffer: BufferV<B, N>,
+) -> Option<Partition> {
+    uniform(abi, comm, known, neighbours, buffer.datatype, |i| {
+        // SAFETY: the caller's promise.
+        let (count, place) = unsafe { (buffer.counts.add(i).read(), buffer.places.add(i).read()) };
+        Some((count.number()?, N::place(place)))
+    })
 }
 
 /// `MPI_Neighbor_alltoallv`
@@ -144,19 +215,12 @@ pub unsafe fn neighbor_alltoallv<N: Count>(
 ) -> Option<c_int> {
     let function = Function::NeighborAlltoallv;
     let intercepted = intercept(function, comm, |abi, known, neighbours| {
-        let partition = |ranks: &[c_int], counts: *const N, places: *const N::Place, datatype| {
-            uniform(abi, comm, known, ranks, datatype, |i| {
-                // SAFETY: the caller's promise: there is one of each per neighbour.
-                let (count, place) = unsafe { (counts.add(i).read(), places.add(i).read()) };
-                Some((count.number()?, N::place(place)))
-            })
-        };
         let (to, from) = (&neighbours.destinations, &neighbours.sources);
-        let sent = partition(to, send.counts, send.places, send.datatype)?;
-        Some((
-            sent,
-            partition(from, recv.counts, recv.places, recv.datatype)?,
-        ))
+        // SAFETY: the caller's promise: there is one of each per neighbour.
+        unsafe {
+            let sent = listed(abi, comm, known, to, send)?;
+            Some((sent, listed(abi, comm, known, from, recv)?))
+        }
     })?;
     // SAFETY: the caller's promise.
     Some(unsafe { run(intercepted, send.base, recv.base) })

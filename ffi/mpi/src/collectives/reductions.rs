@@ -194,6 +194,66 @@ pub unsafe fn allreduce<N: Count>(reduction: Reduction<N>, comm: Word) -> Option
     }))
 }
 
+/// `MPI_Scan`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+pub unsafe fn scan<N: Count>(reduction: Reduction<N>, comm: Word) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe { prefix(Function::Scan, reduction, comm) }
+}
+
+/// `MPI_Exscan`
+///
+/// # Safety
+///
+/// As the MPI standard says.
+pub unsafe fn exscan<N: Count>(reduction: Reduction<N>, comm: Word) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe { prefix(Function::Exscan, reduction, comm) }
+}
+
+/// # Safety
+///
+/// As the MPI standard says.
+unsafe fn prefix<N: Count>(
+    function: Function,
+    reduction: Reduction<N>,
+    comm: Word,
+) -> Option<c_int> {
+    let (mut elements, mut in_place) = (None, false);
+    let (pair, op) = (reduction.pair(), Some(reduction.op));
+    let call = intercept_reduction(function, comm, pair, op, |abi| {
+        let (kinds, same) = Elements::between(abi, function, (reduction, true), comm)?;
+        (elements, in_place) = (Some(kinds), same);
+        Some(())
+    })?;
+    let elements = elements?;
+    Some(call.run(|call| {
+        let (count, kind) = (reduction.count.elements(), elements.kind.clone());
+        let mut packed = Scratch::default();
+        let own = if in_place {
+            None
+        } else {
+            // SAFETY: the caller's promise.
+            Some(unsafe { outgoing(&kind, reduction.send, count, &mut packed)? })
+        };
+        let scan = |recv: &mut [u8]| {
+            elements.combine(|what, combine| {
+                let mut team = call.group.team();
+                let done = match function {
+                    Function::Exscan => team.exscan_bytes(own, recv, what.size, combine),
+                    _ => team.scan_bytes(own, recv, what.size, combine),
+                };
+                Ok(done?)
+            })
+        };
+        // SAFETY: the caller's promise.
+        unsafe { incoming(&kind, reduction.recv, count, scan) }
+    }))
+}
+
 /// Combines and hands out slices of these lengths, in elements.
 ///
 /// # Safety

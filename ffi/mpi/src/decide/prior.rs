@@ -46,7 +46,9 @@ fn faster(library: MpiImplementation, op: Op, is_nonblocking: bool) -> [Range; 3
             (Op::Bcast, OpenMpi) => (from(MIB), from(4 * MIB)),
             (Op::Alltoall, Mpich) => (NEVER, from(256 * KIB)),
             (Op::Alltoall, OpenMpi) => (NEVER, from(MIB)),
-            (Op::Control | Op::Barrier | Op::ReduceScatter, _) => (NEVER, NEVER),
+            (Op::Control | Op::Barrier | Op::ReduceScatter | Op::Scan | Op::Exscan, _) => {
+                (NEVER, NEVER)
+            }
         };
         return [alone, shared, shared];
     }
@@ -67,6 +69,10 @@ fn faster(library: MpiImplementation, op: Op, is_nonblocking: bool) -> [Range; 3
         // Its root fetches and combines while the leaves go on, which averages well as long as few
         // ranks wait for it.
         (Op::Reduce, OpenMpi) => [NEVER, from(MIB), from(MIB)],
+        // Its ranks wait for each other in a chain.
+        (Op::Scan | Op::Exscan, Mpich) => [from(64 * KIB); 3],
+        (Op::Scan, OpenMpi) => [(64 * KIB, 256 * KIB), from(64 * KIB), from(64 * KIB)],
+        (Op::Exscan, OpenMpi) => [NEVER, from(64 * KIB), from(64 * KIB)],
         (Op::Control | Op::Barrier, _) => [NEVER; 3],
     }
 }
@@ -78,11 +84,14 @@ fn faster(library: MpiImplementation, op: Op, is_nonblocking: bool) -> [Range; 3
 /// to 7.4 and 1.3 to 4.4; with MPICH 4.0, broadcasts of 16 KiB 11 to 13 and 5, alltoalls of 8 KiB
 /// 12 and 7 to 9, reduces of 4 KiB 5.7 to 6.0 and 2.4 to 3.5, allreduces 4.7 to 7.8 and 1.4 to 4.1.
 /// Shorter and longer ones take as long in either. With four ranks on two processors an allreduce
-/// of 2 KiB takes 22 with Open MPI and 9.5 here, a reduce 10 and 5.
+/// of 2 KiB takes 22 with Open MPI and 9.5 here, a reduce 10 and 5. Scans, on Zen 4 (`mpi_coll` in
+/// `tests/peers`): of 8 KiB with Open MPI 3.1 and 1.2, exclusive ones 2.4 and 0.9; of 8 bytes and
+/// of 8 KiB with MPICH 2.3 and 0.7, and 12 and 4.4, exclusive ones 0.9 and 0.65, and 4.2 and 3.5.
 fn faster_if_short(library: MpiImplementation, op: Op, is_nonblocking: bool) -> [Range; 3] {
     use MpiImplementation::{Mpich, OpenMpi};
     /// What Open MPI sends at once is shorter, with its header.
     const LEAST: u64 = 4000;
+    const BELOW_LONG: Range = (1, 64 * KIB);
     match (op, library) {
         _ if is_nonblocking => [NEVER; 3],
         (Op::Allreduce | Op::Reduce, OpenMpi) => [(LEAST, 8 * KIB); 3],
@@ -90,6 +99,9 @@ fn faster_if_short(library: MpiImplementation, op: Op, is_nonblocking: bool) -> 
         (Op::Allreduce, Mpich) => [(512, 8 * KIB); 3],
         (Op::Reduce, Mpich) => [(LEAST, 32 * KIB); 3],
         (Op::Bcast | Op::Alltoall, Mpich) => [(8 * KIB, 32 * KIB); 3],
+        (Op::Scan | Op::Exscan, Mpich) => [BELOW_LONG; 3],
+        (Op::Scan, OpenMpi) => [(LEAST, BELOW_LONG.1), BELOW_LONG, BELOW_LONG],
+        (Op::Exscan, OpenMpi) => [(LEAST, 16 * KIB), BELOW_LONG, BELOW_LONG],
         _ => [NEVER; 3],
     }
 }

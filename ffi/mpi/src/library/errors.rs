@@ -150,6 +150,8 @@ pub fn refuses_reduction(function: Function, (datatype, op): (Word, Word), size:
                 Function::ReduceScatterBlock => {
                     pmpi::reduce_scatter_block(at, at, count, datatype, op, comm)
                 }
+                Function::Scan => pmpi::scan(at, at, count, datatype, op, comm),
+                Function::Exscan => pmpi::exscan(at, at, count, datatype, op, comm),
                 _ => 0,
             }
         }

@@ -194,20 +194,20 @@ macro_rules! collectives {
                     [MPI_Reduce_scatter_block_init MPI_Reduce_scatter_block_init_c MPIX_Reduce_scatter_block_init] [];
             }
             scan(send: input, recv: output, count: count, datatype: datatype, op: op; comm) {
-                operation Reduce;
+                operation Scan;
                 arrays [None];
                 device allreduce [reduction(send, recv, count, datatype, op)] [];
-                small [];
-                blocking scan = [MPI_Scan MPI_Scan_c] [];
+                small [is_small(count, datatype)];
+                blocking scan = [MPI_Scan MPI_Scan_c] [mpi_scan_ ompi_scan_f] => Scan reductions;
                 nonblocking iscan = [MPI_Iscan MPI_Iscan_c] [];
                 persistent scan_init = [MPI_Scan_init MPI_Scan_init_c MPIX_Scan_init] [];
             }
             exscan(send: input, recv: output, count: count, datatype: datatype, op: op; comm) {
-                operation Reduce;
+                operation Exscan;
                 arrays [None];
                 device allreduce [reduction(send, recv, count, datatype, op)] [];
-                small [];
-                blocking exscan = [MPI_Exscan MPI_Exscan_c] [];
+                small [is_small(count, datatype)];
+                blocking exscan = [MPI_Exscan MPI_Exscan_c] [mpi_exscan_ ompi_exscan_f] => Exscan reductions;
                 nonblocking iexscan = [MPI_Iexscan MPI_Iexscan_c] [];
                 persistent exscan_init = [MPI_Exscan_init MPI_Exscan_init_c MPIX_Exscan_init] [];
             }
@@ -215,11 +215,12 @@ macro_rules! collectives {
                 send: input, send_count: count, send_type: datatype,
                 recv: output, recv_count: count, recv_type: datatype; comm
             ) {
-                operation Allgather;
+                operation Alltoall;
                 arrays [None];
                 device neighbor_allgather [buffer(send, send_count, send_type), buffer(recv, recv_count, recv_type)] [];
-                small [];
-                blocking neighbor_allgather = [MPI_Neighbor_allgather MPI_Neighbor_allgather_c] [];
+                small [were_small(comm)];
+                blocking neighbor_allgather = [MPI_Neighbor_allgather MPI_Neighbor_allgather_c]
+                    [mpi_neighbor_allgather_ ompi_neighbor_allgather_f] => NeighborAllgather neighbours;
                 nonblocking ineighbor_allgather = [MPI_Ineighbor_allgather MPI_Ineighbor_allgather_c] [];
                 persistent neighbor_allgather_init =
                     [MPI_Neighbor_allgather_init MPI_Neighbor_allgather_init_c MPIX_Neighbor_allgather_init] [];
@@ -228,11 +229,12 @@ macro_rules! collectives {
                 send: input, send_count: count, send_type: datatype,
                 recv: output, recv_counts: counts, recv_places: places, recv_type: datatype; comm
             ) {
-                operation Allgather;
+                operation Alltoall;
                 arrays [PerNeighbour];
                 device neighbor_allgather [buffer(send, send_count, send_type), buffer_v(recv, recv_counts, recv_places, recv_type)] [];
-                small [];
-                blocking neighbor_allgatherv = [MPI_Neighbor_allgatherv MPI_Neighbor_allgatherv_c] [];
+                small [were_small(comm)];
+                blocking neighbor_allgatherv = [MPI_Neighbor_allgatherv MPI_Neighbor_allgatherv_c]
+                    [mpi_neighbor_allgatherv_ ompi_neighbor_allgatherv_f] => NeighborAllgatherv neighbours;
                 nonblocking ineighbor_allgatherv = [MPI_Ineighbor_allgatherv MPI_Ineighbor_allgatherv_c] [];
                 persistent neighbor_allgatherv_init =
                     [MPI_Neighbor_allgatherv_init MPI_Neighbor_allgatherv_init_c MPIX_Neighbor_allgatherv_init] [];

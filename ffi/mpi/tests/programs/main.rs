@@ -49,7 +49,7 @@ const PACKING_FUNCTIONS: [&str; 4] = [
 ];
 
 /// What must be intercepted sooner or later: a pass by forwarding does not count.
-const FUNCTIONS: [&str; 14] = [
+const FUNCTIONS: [&str; 16] = [
     "MPI_Bcast",
     "MPI_Gather",
     "MPI_Gatherv",
@@ -64,6 +64,8 @@ const FUNCTIONS: [&str; 14] = [
     "MPI_Allreduce",
     "MPI_Reduce_scatter",
     "MPI_Reduce_scatter_block",
+    "MPI_Scan",
+    "MPI_Exscan",
 ];
 
 const PERSISTENT_FUNCTIONS: [&str; 7] = [
