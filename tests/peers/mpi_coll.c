@@ -5,7 +5,8 @@
  * MPI_Reduce_scatter_block, MPI_Scan, MPI_Exscan (sums of doubles) and MPI_Barrier as the OSU
  * micro-benchmarks do: some calls to warm up, a barrier, then every call is timed on its own with a
  * barrier after it, and the times of the ranks are averaged. Operations whose names begin with an i
- * (ibcast, igather, iscatter, iallgather, ialltoall, ireduce, iallreduce) are started and waited for.
+ * (ibcast, igather, iscatter, iallgather, ialltoall, ireduce, iallreduce) are started and waited
+ * for.
  *
  * Alone it compares calls that are intercepted with plain ones (mpi_paired.h). With --control
  * SOCKET it is one of several peers of `libcopy bench peers`: every rank connects to the socket and
