@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use libcopy::datatype::Layout;
+use libcopy::policy::Oversubscription;
 use libcopy::{Error, Parts, RecvBuffer, SendBuffer, Team, TransportKind, plan, team, topology};
 use proptest::prelude::*;
 
@@ -87,6 +88,7 @@ fn a_rank() {
         "transports" => transports(&mut Team::from_env().unwrap()),
         "root" => wrong_root(&mut Team::from_env().unwrap(), words.next().unwrap()),
         "short" => short(&mut Team::from_env().unwrap()),
+        "ahead" => ahead(&mut Team::from_env().unwrap()),
         "steps" => steps(&mut Team::from_env().unwrap()),
         "turns" => turns(&mut Team::from_env().unwrap()),
         "order" => order(&mut Team::from_env().unwrap()),
@@ -648,6 +650,73 @@ fn short(team: &mut Team) {
         let for_us = |bytes: &Vec<u8>| bytes[me * part..][..part].to_vec();
         let expected: Vec<u8> = all.iter().flat_map(for_us).collect();
         assert!(parts == expected, "alltoall of {part} bytes");
+    }
+}
+
+/// In short calls with a root those who need not wait run ahead of one that is late; where ranks
+/// outnumber processors, roots take another way than where they do not.
+#[test]
+fn nobody_overruns_a_rank_that_is_late() {
+    for ranks in [2, 5] {
+        for environment in [&[][..], &[("LIBCOPY_EAGER_MAX", "0")]] {
+            expect_success(ranks, "ahead", environment);
+        }
+    }
+}
+
+fn ahead(team: &mut Team) {
+    let (me, size) = (team.rank(), team.size());
+    for under in [Oversubscription::Moderate, Oversubscription::None] {
+        team.set_oversubscription(under);
+        // On the line that says that they are there, behind it, and as much as goes in one step.
+        for len in [0, 1, 40, 41, 1000, 2048, 8192] {
+            let roots = [
+                [0; 12],
+                [size - 1; 12],
+                [0, size - 1, 0, 0, 1, 1, 1, 0, 1, 0, 1, 1],
+            ];
+            for (salt, root) in roots.concat().into_iter().enumerate() {
+                let late = salt / 12 + salt / 5;
+                if salt % 5 == 0 && me == late % size {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                let all: Vec<Vec<u8>> = (0..size)
+                    .map(|rank| pattern(salt as u64, rank, len))
+                    .collect();
+                let is_root = me == root;
+                let mut bytes = all[me].clone();
+                team.bcast(&mut bytes, root).unwrap();
+                assert!(bytes == all[root], "bcast of {len} bytes from {root}");
+                let mut parts = vec![0; if is_root { size * len } else { 0 }];
+                let recv = is_root.then_some(&mut parts[..]);
+                team.gather(&all[me], recv, root).unwrap();
+                assert!(
+                    !is_root || parts == all.concat(),
+                    "gather of {len} bytes to {root}"
+                );
+                let whole = all.concat();
+                let mut part = vec![0; len];
+                team.scatter(is_root.then_some(&whole[..]), &mut part, root)
+                    .unwrap();
+                assert!(part == all[me], "scatter of {len} bytes from {root}");
+                if salt % 3 == 0 {
+                    let mut data = if is_root { whole.clone() } else { vec![0; len] };
+                    team.scatter_in_place(&mut data, root).unwrap();
+                    let own = if is_root { me * len } else { 0 };
+                    assert!(
+                        data[own..][..len] == all[me],
+                        "scatter of {len} bytes in place"
+                    );
+                    team.gather_in_place(&mut data, root).unwrap();
+                    assert!(!is_root || data == whole, "gather of {len} bytes in place");
+                }
+                if salt % 7 == 0 {
+                    let mut parts = vec![0; len * size];
+                    team.allgather(&all[me], &mut parts).unwrap();
+                    assert!(parts == whole, "allgather of {len} bytes");
+                }
+            }
+        }
     }
 }
 
@@ -1269,12 +1338,26 @@ fn a_mismatch_is_an_error_on_every_rank() {
         "parts",
         "transport",
         "argument",
+        "short-root",
+        "short-part",
+        "short-piece",
     ] {
         let started = Instant::now();
         expect_success(3, &format!("mismatch {what}"), &[]);
         // Long broadcasts go by plans then, and short ones do not.
         expect_success(3, &format!("mismatch {what}"), &through_cma(&[]));
         assert!(started.elapsed() < HANGS, "{what} hung");
+    }
+    // Where each rank has a processor of its own, short calls with a root take one step.
+    for what in [
+        "length-small",
+        "length-both",
+        "barrier",
+        "short-root",
+        "short-part",
+        "short-piece",
+    ] {
+        expect_success(3, &format!("mismatch {what}"), &[(GROUPS, "0")]);
     }
 }
 
@@ -1286,6 +1369,9 @@ fn mismatch(team: &mut Team, what: &str) {
     match what {
         "turns" => team.set_at_once(1),
         "parts-in-groups" => team.set_groups(2),
+        _ if std::env::var_os(GROUPS).is_some() => {
+            team.set_oversubscription(Oversubscription::None)
+        }
         _ => {}
     }
     // A rank may have got or given all it had to before the mismatch shows: then the next call
@@ -1301,6 +1387,16 @@ fn mismatch(team: &mut Team, what: &str) {
         "operation" if odd => team.allgather(&bytes[..100], &mut all[..300]),
         "operation" => team.bcast(&mut bytes[..5_000_000], 0),
         "root" => team.bcast(&mut bytes[..5_000_000], lens(0, 1)),
+        // Both take themselves for the root.
+        "short-root" => team.bcast(&mut bytes[..100], lens(0, 2)),
+        "short-part" => {
+            let recv = (team.rank() == 0).then_some(&mut all[..300]);
+            team.gather(&bytes[..lens(100, 101)], recv, 0)
+        }
+        "short-piece" => {
+            let send = (team.rank() == 0).then_some(&all[..300]);
+            team.scatter(send, &mut bytes[..lens(100, 101)], 0)
+        }
         "gather" => {
             let recv = (team.rank() == 0).then_some(&mut all[..]);
             team.gather(&bytes[..lens(1 << 20, 1 << 19)], recv, 0)

@@ -5,7 +5,7 @@
 use super::cooperative::{Direction, LeafCopy, Rtr, Rts};
 use super::division::Division;
 use super::offloaded::OffloadRts;
-use super::planned;
+use super::{direct, planned};
 use crate::error::Result;
 use crate::op::{Call, Op};
 use crate::policy::Path;
@@ -38,6 +38,9 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
         return planned::bcast(team, bytes, call.root, kind);
     }
     match decision.path {
+        Path::Eager if direct::takes_root(team, bytes.len()) => {
+            direct::bcast(team, call.root, bytes)
+        }
         Path::Eager => team.mailbox.send(Target::All, call, bytes),
         Path::Via(TransportKind::Shm) => stream(team, call, decision, bytes),
         Path::Via(kind) => {
@@ -107,6 +110,9 @@ pub(super) fn leaf(team: &mut Team, bytes: &mut [u8], root: usize) -> Result<()>
     let source = Source::Cast(root);
     let decision = team.decide(Op::Bcast, bytes.len());
     if decision.path == Path::Eager {
+        if direct::takes_root(team, bytes.len()) {
+            return direct::bcast(team, root, bytes);
+        }
         let header = team.mailbox.expect_message(source, call)?;
         // SAFETY: the slice is as long as the call says, which `expect` compared.
         return unsafe { team.mailbox.receive(source, &header, bytes.as_mut_ptr()) };

@@ -115,10 +115,10 @@ impl Team {
             if is_root {
                 own_part(send.len(), division.part(root).1)?;
             }
-            if let Some(kind) = planned::takes_turns(team, Op::Gather, send.len()) {
-                let mine = (send.as_ptr(), send.len());
-                // SAFETY: both are borrowed.
-                return unsafe { planned::gather(team, root, mine, recv, kind) };
+            let mine = (send.as_ptr(), send.len());
+            // SAFETY: both are borrowed; the root's parts are as long as its own.
+            if let Some(done) = unsafe { gather_equal(team, root, mine, recv) } {
+                return done;
             }
             if is_root {
                 gather::root(team, Some(send), recv, division)
@@ -141,24 +141,18 @@ impl Team {
         let part = self.part_in_place(bytes.len(), root);
         self.collective((Op::Gather, root, part), |team| {
             let is_root = team.rank() == root;
-            let planned = planned::takes_turns(team, Op::Gather, part);
-            if !is_root {
-                return match planned {
-                    // SAFETY: the slice is borrowed.
-                    Some(kind) => unsafe {
-                        planned::gather(team, root, (bytes.as_ptr(), part), &mut [], kind)
-                    },
-                    None => gather::leaf(team, bytes, root),
-                };
-            }
-            let division = Division::equal(bytes.len(), team.size(), "receive buffer of a gather")?;
-            match planned {
-                // SAFETY: our part is inside the slice, which is borrowed.
-                Some(kind) => unsafe {
-                    let mine = bytes.as_mut_ptr().add(division.part(root).0);
-                    planned::gather(team, root, (mine, part), bytes, kind)
-                },
-                None => gather::root(team, None, bytes, division),
+            let all = if is_root { bytes.len() } else { 0 };
+            let division = Division::equal(all, team.size(), "receive buffer of a gather")?;
+            // SAFETY: our part is inside the slice, which is borrowed.
+            let done = unsafe {
+                let mine = bytes.as_mut_ptr().add(division.part(team.rank()).0);
+                let recv = if is_root { &mut *bytes } else { &mut [] };
+                gather_equal(team, root, (mine, part), recv)
+            };
+            match done {
+                Some(done) => done,
+                None if is_root => gather::root(team, None, bytes, division),
+                None => gather::leaf(team, bytes, root),
             }
         })
     }
@@ -241,6 +235,10 @@ impl Team {
             if is_root {
                 own_part(recv.len(), division.part(root).1)?;
             }
+            if direct::takes_root(team, recv.len().saturating_mul(team.size() - 1)) {
+                let part = recv.len();
+                return direct::scatter(team, root, send, Some(recv), part);
+            }
             if let Some(kind) = planned::takes_turns(team, Op::Scatter, recv.len()) {
                 let mine = (recv.as_mut_ptr(), recv.len());
                 // SAFETY: both are borrowed.
@@ -267,6 +265,13 @@ impl Team {
         let part = self.part_in_place(bytes.len(), root);
         self.collective((Op::Scatter, root, part), |team| {
             let is_root = team.rank() == root;
+            if direct::takes_root(team, part.saturating_mul(team.size() - 1)) {
+                if !is_root {
+                    return direct::scatter(team, root, &[], Some(bytes), part);
+                }
+                Division::equal(bytes.len(), team.size(), "send buffer of a scatter")?;
+                return direct::scatter(team, root, bytes, None, part);
+            }
             let planned = planned::takes_turns(team, Op::Scatter, part);
             if !is_root {
                 return match planned {
@@ -729,6 +734,27 @@ impl Team {
             unsafe { planned::reduce_scatter(team, (from, to), counts, element, &mut combine) }
         })
     }
+}
+
+/// Collects parts of `part` bytes, ours at `mine`, in the root's `recv`, which is empty elsewhere,
+/// if that goes in one step or by plans.
+///
+/// # Safety
+///
+/// `mine` has these bytes, in its place of `recv` or apart, and `recv` has as many for each rank.
+unsafe fn gather_equal(
+    team: &mut Team,
+    root: usize,
+    (mine, part): (*const u8, usize),
+    recv: &mut [u8],
+) -> Option<Result<()>> {
+    if direct::takes_parts(team, part) {
+        // SAFETY: the caller's promise.
+        return Some(unsafe { direct::gather(team, root, (mine, part), recv) });
+    }
+    let kind = planned::takes_turns(team, Op::Gather, part)?;
+    // SAFETY: likewise.
+    Some(unsafe { planned::gather(team, root, (mine, part), recv, kind) })
 }
 
 /// `combine` for bytes, which are elements.

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::memcpy;
 use crate::op::{Call, Op};
 use crate::plan;
-use crate::shm::contribution::{Contribution, MOST, Readers};
+use crate::shm::contribution::{Contribution, MOST, Readers, Unread};
 use crate::team::Team;
 
 /// Bytes that a rank reads from others, at most.
@@ -35,6 +35,13 @@ pub(super) fn takes(team: &mut Team, bytes: usize) -> bool {
 /// The same where each of the others reads a part.
 pub(super) fn takes_parts(team: &mut Team, bytes: usize) -> bool {
     bytes <= MOST && bytes as u64 <= team.policy().eager_max && team.is_flat()
+}
+
+/// The same where a root publishes bytes that the others read. Where ranks outnumber processors it
+/// is not: there it would be soon that the root has to wait, which costs a switch to another rank,
+/// as it has few places; the ring that all read takes more calls.
+pub(super) fn takes_root(team: &mut Team, bytes: usize) -> bool {
+    !team.is_oversubscribed() && takes_parts(team, bytes)
 }
 
 /// Returns when all ranks have called it; where ranks outnumber processors, by the team's counter.
@@ -144,6 +151,90 @@ pub(super) unsafe fn reduce(
     Ok(())
 }
 
+/// Copies the root's bytes to everybody's. The root does not wait for its leaves.
+pub(super) fn bcast(team: &mut Team, root: usize, bytes: &mut [u8]) -> Result<()> {
+    let call = Call::new(Op::Bcast, root, bytes.len());
+    if team.rank() == root {
+        // SAFETY: the slice has these bytes.
+        unsafe { publish(team, call, (bytes.as_ptr(), bytes.len()), Readers::All)? };
+        wake(team);
+        return Ok(());
+    }
+    // SAFETY: the slice is ours.
+    unsafe { receive(team, call, 0..bytes.len(), bytes.as_mut_ptr()) }
+}
+
+/// Hands out the root's `send`, which is empty elsewhere, in parts of `part` bytes: ours to `own`,
+/// unless the root's stays in place.
+pub(super) fn scatter(
+    team: &mut Team,
+    root: usize,
+    send: &[u8],
+    own: Option<&mut [u8]>,
+    part: usize,
+) -> Result<()> {
+    let me = team.rank();
+    let call = Call::new(Op::Scatter, root, part);
+    // The root's own part is not published.
+    if me != root {
+        let index = if me < root { me } else { me - 1 };
+        let to = own.map_or(std::ptr::null_mut(), <[u8]>::as_mut_ptr);
+        // SAFETY: a leaf has room for its part.
+        return unsafe { receive(team, call, index * part..(index + 1) * part, to) };
+    }
+    let (before, rest) = send.split_at(me * part);
+    let (mine, behind) = rest.split_at(part);
+    let put = |place: *mut u8| {
+        // SAFETY: the place has room for the parts of the others, and nobody reads it.
+        unsafe {
+            memcpy::cached(place, before.as_ptr(), before.len());
+            memcpy::cached(place.add(before.len()), behind.as_ptr(), behind.len());
+        }
+    };
+    publish_with(team, call, put, Readers::All)?;
+    wake(team);
+    if let Some(own) = own {
+        own.copy_from_slice(mine);
+    }
+    Ok(())
+}
+
+/// Collects everybody's part, ours at `mine`, in the root's `recv`, which is empty elsewhere; the
+/// root's may be there already.
+///
+/// # Safety
+///
+/// `mine` has `len` bytes, and the root's `recv` as many for each rank.
+pub(super) unsafe fn gather(
+    team: &mut Team,
+    root: usize,
+    (mine, len): (*const u8, usize),
+    recv: &mut [u8],
+) -> Result<()> {
+    let me = team.rank();
+    let call = Call::new(Op::Gather, root, len);
+    if me != root {
+        // SAFETY: the caller's promise.
+        unsafe { publish(team, call, (mine, len), Readers::One(root))? };
+        wake(team);
+        return Ok(());
+    }
+    // SAFETY: there are no bytes.
+    let number = unsafe { publish(team, call, (std::ptr::null(), 0), Readers::One(root))? };
+    let place = |recv: &mut [u8], rank| recv[rank * len..(rank + 1) * len].as_mut_ptr();
+    let own = place(recv, me);
+    if !std::ptr::eq(own, mine) {
+        // SAFETY: `mine` is borrowed if it is elsewhere, so the two are apart.
+        unsafe { memcpy::cached(own, mine, len) };
+    }
+    others_have_published(team, number, |_| call)?;
+    for rank in team.others() {
+        // SAFETY: each has published as many bytes as we have, for which there is room.
+        unsafe { read(team, rank, number, 0..len, place(recv, rank)) };
+    }
+    Ok(())
+}
+
 /// Combines everybody's elements at `from`, which are divided among the ranks, and puts our part of
 /// them to `to`.
 ///
@@ -204,23 +295,40 @@ unsafe fn publish(
     (from, len): (*const u8, usize),
     readers: Readers,
 ) -> Result<u64> {
+    let put = |place: *mut u8| {
+        if len > 0 {
+            // SAFETY: the caller's promise; nobody reads our place any more.
+            unsafe { memcpy::cached(place, from, len) };
+        }
+    };
+    publish_with(team, call, put, readers)
+}
+
+/// Publishes what `put` writes to a place of [`MOST`] bytes for the next call of this kind, whose
+/// number it returns.
+#[inline]
+fn publish_with(
+    team: &mut Team,
+    call: Call,
+    put: impl FnOnce(*mut u8),
+    readers: Readers,
+) -> Result<u64> {
     let me = team.rank();
     let (number, unread) = team.contributions.next();
-    match unread {
-        Some(Readers::One(rank)) if rank == me => {}
-        Some(Readers::One(rank)) => come(team, rank, number - 1)?,
-        Some(Readers::All) => team
-            .others()
-            .try_for_each(|rank| come(team, rank, number - 1))?,
-        None => {}
+    if let Some(unread) = unread {
+        match unread.readers {
+            Readers::One(rank) if rank == me => {}
+            Readers::One(rank) => come(team, rank, &unread)?,
+            Readers::All => team
+                .others()
+                .try_for_each(|rank| come(team, rank, &unread))?,
+        }
     }
     let mine = team.segment().contribution(me, number);
-    if len > 0 {
-        // SAFETY: the caller's promise; nobody reads our place any more.
-        unsafe { memcpy::cached(mine.bytes(), from, len) };
-    }
-    mine.publish(number, call.to_words());
-    team.contributions.published(readers);
+    put(mine.bytes());
+    let words = call.to_words();
+    mine.publish(number, words);
+    team.contributions.published(words, readers);
     Ok(number)
 }
 
@@ -244,10 +352,18 @@ fn wait<const WORDS: usize>(
     mailbox.wait_listening(|other| other == rank, watch, || theirs.has(number))
 }
 
-/// Waits until a rank has come to the call of one step with this number.
-fn come(team: &Team, rank: usize, number: u64) -> Result<()> {
-    let theirs = team.segment().contribution(rank, number);
-    wait(team, rank, theirs, number)
+/// Waits until a rank has come to a call of one step, and fails if it has called something else
+/// there: two that each take themselves for the root do not read each other.
+fn come(team: &Team, rank: usize, unread: &Unread) -> Result<()> {
+    let theirs = team.segment().contribution(rank, unread.number);
+    wait(team, rank, theirs, unread.number)?;
+    let (theirs, ours) = (theirs.call(unread.number), Call::from_words(unread.call));
+    // The lengths may differ rightly.
+    let theirs = theirs.map(Call::from_words);
+    match theirs.filter(|theirs| (theirs.op, theirs.root) != (ours.op, ours.root)) {
+        Some(theirs) => Err(team.mailbox.waiter.mismatch(rank, theirs, ours)),
+        None => Ok(()),
+    }
 }
 
 /// Looks for a moment whether something was published in a place.
@@ -311,6 +427,27 @@ pub(super) fn meet<const WORDS: usize>(
     if theirs != call.to_words() {
         let waiter = &team.mailbox.waiter;
         return Err(waiter.mismatch(rank, Call::from_words(theirs), call));
+    }
+    Ok(())
+}
+
+/// Copies the bytes in this range of what the call's root publishes. Nobody reads what we publish
+/// ourselves; that we have come tells the root that we are done with what was before.
+///
+/// # Safety
+///
+/// There is room for these bytes at `to`, and all ranks that call the same find them there.
+unsafe fn receive(team: &mut Team, call: Call, range: Range<usize>, to: *mut u8) -> Result<()> {
+    let (me, root) = (team.rank(), call.root);
+    // SAFETY: there are no bytes.
+    let number = unsafe { publish(team, call, (std::ptr::null(), 0), Readers::One(me))? };
+    let mut is_told = false;
+    let theirs = team.segment().contribution(root, number);
+    meet(team, (root, theirs), number, call, &mut is_told)?;
+    // SAFETY: the caller's promise; the root's call is ours.
+    unsafe { read(team, root, number, range, to) };
+    if !is_told {
+        wake(team);
     }
     Ok(())
 }

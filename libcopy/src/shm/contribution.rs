@@ -4,14 +4,20 @@
 //! bytes and reads those of the others, without a tree and without an answer.
 //!
 //! A rank has two places, which it uses in turn; their calls are counted. It may write to a place
-//! again, two calls later, when those who were to read it have begun the call in between: they were
-//! done with the one before. A rank that reads all others in each call knows that of them.
+//! again when those who were to read it have begun the call behind it: they were done with it
+//! before. A rank that reads all others in each call knows that of them. One that reads nobody, as
+//! the root of a broadcast does, comes as many calls ahead of its readers as it has places.
 
 use super::sync::{AtomicU64, Ordering};
 use crate::plan::MOST_OF_STEP;
 
 /// Bytes that a rank contributes, at most; [`MOST_OF_STEP`] if that is one of several steps.
 pub(crate) const MOST: usize = 8192;
+
+/// Places of a rank: for calls that take one step, and for each of several steps. With four, calls
+/// of some hundred bytes took as long, and broadcasts of 8 KiB up to twice as long, as what is
+/// written to is then no longer in the nearest cache.
+pub(crate) const PLACES: usize = 2;
 
 /// A place for calls that take one step, and for one of several steps.
 pub(crate) type Whole = Contribution<{ MOST / 8 }>;
@@ -75,6 +81,24 @@ pub(crate) enum Readers {
     One(usize),
 }
 
+/// What a rank published in a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Published {
+    /// Its own call.
+    pub(crate) call: [u64; 2],
+    pub(crate) readers: Readers,
+}
+
+/// For whom a rank waits before it publishes something: they must have come to the call with this
+/// number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unread {
+    pub(crate) readers: Readers,
+    pub(crate) number: u64,
+    /// What we have called there.
+    pub(crate) call: [u64; 2],
+}
+
 /// What a rank knows of its calls of one step, and of the others'.
 #[derive(Debug, Default)]
 pub(crate) struct Contributions {
@@ -82,24 +106,28 @@ pub(crate) struct Contributions {
     number: u64,
     /// All ranks are known to have begun the call with this number.
     begun: u64,
-    /// Who reads the two last ones.
-    readers: [Readers; 2],
+    /// The last ones.
+    published: [Published; PLACES],
 }
 
 impl Contributions {
-    /// The number of the next call, and for whom to wait before something is published in it: these
-    /// must have come to the call before.
-    pub(crate) fn next(&self) -> (u64, Option<Readers>) {
+    /// The number of the next call, and for whom to wait before something is published in it.
+    pub(crate) fn next(&self) -> (u64, Option<Unread>) {
         let number = self.number + 1;
-        let is_free = number <= 2 || self.begun + 1 >= number;
-        let readers = self.readers[place(number)];
-        (number, (!is_free).then_some(readers))
+        let behind = (number + 1).saturating_sub(PLACES as u64);
+        let is_free = behind <= 1 || self.begun >= behind;
+        let unread = Unread {
+            readers: self.published[place(number)].readers,
+            number: behind,
+            call: self.published[place(behind)].call,
+        };
+        (number, (!is_free).then_some(unread))
     }
 
     /// Something was published in the next call.
-    pub(crate) fn published(&mut self, readers: Readers) {
+    pub(crate) fn published(&mut self, call: [u64; 2], readers: Readers) {
         self.number += 1;
-        self.readers[place(self.number)] = readers;
+        self.published[place(self.number)] = Published { call, readers };
     }
 
     /// All ranks have begun the call that we are in.
@@ -108,9 +136,9 @@ impl Contributions {
     }
 }
 
-/// Which of a rank's two places a call uses.
+/// Which of a rank's places a call uses.
 pub(crate) fn place(number: u64) -> usize {
-    (number % 2) as usize
+    (number % PLACES as u64) as usize
 }
 
 #[cfg(all(test, not(loom)))]
@@ -119,18 +147,28 @@ mod tests {
 
     #[test]
     fn places_are_free_when_their_readers_are_past_them() {
+        const MANY: u64 = PLACES as u64;
         let mut mine = Contributions::default();
-        let next = |mine: &Contributions| mine.next();
-        assert_eq!(next(&mine), (1, None));
-        mine.published(Readers::One(3));
-        assert_eq!(next(&mine), (2, None));
-        mine.published(Readers::All);
+        for number in 1..=MANY {
+            assert_eq!(mine.next(), (number, None));
+            let readers = [Readers::All, Readers::One(3)][number as usize % 2];
+            mine.published([number, 0], readers);
+        }
+        let unread = |readers, number| Unread {
+            readers,
+            number,
+            call: [number, 0],
+        };
         // The root reads the first one; whether it has come to the second is to be seen.
-        assert_eq!(next(&mine), (3, Some(Readers::One(3))));
+        let expected = unread(Readers::One(3), 2);
+        assert_eq!(mine.next(), (MANY + 1, Some(expected)));
         mine.all_have_begun();
-        assert_eq!(next(&mine), (3, None));
-        mine.published(Readers::One(3));
-        assert_eq!(next(&mine), (4, Some(Readers::All)));
+        for number in MANY + 1..2 * MANY {
+            assert_eq!(mine.next(), (number, None));
+            mine.published([number, 0], Readers::All);
+        }
+        let expected = unread(Readers::All, MANY + 1);
+        assert_eq!(mine.next(), (2 * MANY, Some(expected)));
     }
 
     #[test]
@@ -156,9 +194,9 @@ mod loom_tests {
 
     struct Shared {
         /// For each rank its places.
-        places: [[Contribution<1>; 2]; 2],
+        places: [[Contribution<1>; PLACES]; 2],
         /// loom reports who reads one that is written.
-        bytes: [[UnsafeCell<u64>; 2]; 2],
+        bytes: [[UnsafeCell<u64>; PLACES]; 2],
     }
 
     // SAFETY: the places say who may use the bytes; loom checks it.
@@ -168,24 +206,25 @@ mod loom_tests {
     fn run(shared: &Shared, me: usize, reads: &[[bool; 2]]) {
         let mut mine = Contributions::default();
         for (index, reads) in reads.iter().enumerate() {
-            let (number, readers) = mine.next();
+            let (number, unread) = mine.next();
             let wait = |number: u64| {
                 while !shared.places[1 - me][place(number)].has(number) {
                     thread::yield_now();
                 }
             };
-            if readers.is_some_and(|readers| readers != Readers::One(me)) {
-                wait(number - 1);
+            if let Some(unread) = unread.filter(|unread| unread.readers != Readers::One(me)) {
+                wait(unread.number);
             }
             let at = place(number);
             let value = 10 * (index as u64 + 1) + me as u64;
             // SAFETY: nobody reads it.
             shared.bytes[me][at].with_mut(|byte| unsafe { *byte = value });
             shared.places[me][at].publish(number, [0, 0]);
-            mine.published(match reads {
+            let readers = match reads {
                 [true, true] => Readers::All,
                 [_, _] => Readers::One(usize::from(reads[1])),
-            });
+            };
+            mine.published([0, 0], readers);
             if reads[me] {
                 wait(number);
                 let expected = 10 * (index as u64 + 1) + 1 - me as u64;
@@ -270,7 +309,8 @@ mod loom_tests {
         model(&[[true, true]; 4]);
     }
 
-    /// As in reduces to one root, and then to the other: who does not read runs ahead.
+    /// As in reduces to one root, and then to the other, and in broadcasts: who does not read runs
+    /// ahead.
     #[test]
     fn loom_a_root_reads() {
         model(&[[true, false]; 4]);

@@ -36,7 +36,7 @@ use super::anonymous;
 use super::barrier::Barrier;
 use super::board::{Board, RANK_WORDS, REQUESTS};
 use super::claims::Claims;
-use super::contribution::{self, OfStep, Whole};
+use super::contribution::{self, OfStep, PLACES, Whole};
 use super::doorbell::Doorbell;
 use super::meeting::{self, Directory, Failed, Guest, Host, Reply};
 use super::reports::Reports;
@@ -78,9 +78,9 @@ pub(crate) const SLOT: usize = REQUESTS * ROOM;
 const OWN: usize = CONTRIBUTIONS + CONTRIBUTIONS_LEN + SLOT;
 /// Where the contributions are in it, those of steps among them, and their bytes.
 const CONTRIBUTIONS: usize = size_of::<Board>().next_multiple_of(128);
-const OF_STEPS: usize = CONTRIBUTIONS + 2 * size_of::<Whole>();
+const OF_STEPS: usize = CONTRIBUTIONS + PLACES * size_of::<Whole>();
 const CONTRIBUTIONS_LEN: usize =
-    (OF_STEPS + 2 * MOST_STEPS * size_of::<OfStep>()).next_multiple_of(4096) - CONTRIBUTIONS;
+    (OF_STEPS + PLACES * MOST_STEPS * size_of::<OfStep>()).next_multiple_of(4096) - CONTRIBUTIONS;
 
 /// Words of a text that says why a rank could not join.
 const REASON_WORDS: usize = 48;
@@ -772,7 +772,7 @@ impl Segment {
         assert!(rank < self.plan.size && level < MOST_STEPS);
         self.entry(
             self.plan.own(rank) + OF_STEPS,
-            2 * level + contribution::place(number),
+            PLACES * level + contribution::place(number),
         )
     }
 

@@ -251,11 +251,18 @@ impl Team {
     /// their first operation.
     pub fn share_processors(&mut self, oversubscription: Oversubscription) {
         if oversubscription > self.oversubscription {
-            self.oversubscription = oversubscription;
-            let spin = self.policy.spin();
-            self.mailbox.waiter.adapt(spin, oversubscription);
-            self.unset_groups();
+            self.set_oversubscription(oversubscription);
         }
+    }
+
+    /// Takes ranks and processors to go together so from now on. All ranks call it with the same
+    /// value, at the same place of their program.
+    #[doc(hidden)]
+    pub fn set_oversubscription(&mut self, oversubscription: Oversubscription) {
+        self.oversubscription = oversubscription;
+        let spin = self.policy.spin();
+        self.mailbox.waiter.adapt(spin, oversubscription);
+        self.unset_groups();
     }
 
     /// Each transport, whether this team can use it, and why.
