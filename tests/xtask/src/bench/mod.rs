@@ -20,7 +20,7 @@ use crate::part::{code, tee};
 use crate::shell::{function, succeeds_loudly, target};
 use crate::statistics::Statistics;
 use arguments::{Arguments, Kind};
-use library::{Library, Mpi, compile, quoted};
+use library::{Library, Mpi, Origin, compile, quoted};
 use paired::{Benchmark, Breakdown};
 use settings::{Settings, positive};
 use verdict::{Claim, Effort, Measured};
@@ -405,6 +405,25 @@ impl Bench {
             peers.push(peer(name, &command(&[&program])));
             let preload = command(&["env", &self.preload(), &program]);
             preloaded.push(peer(&format!("{name}+libcopy"), &preload));
+            if self.arguments.kind == Kind::Mpi || self.arguments.from == Origin::Debian {
+                continue;
+            }
+            // As they are fastest for some.
+            for (component, words) in library.components() {
+                let mut command = launch.clone();
+                command.splice(1..1, words);
+                command.push(program.clone());
+                peers.push(peer(&format!("{name}-{component}"), &command));
+            }
+            if library.mpi == Mpi::Mpich {
+                match library::intel(&self.root, ranks) {
+                    Ok(mut command) => {
+                        command.push(program);
+                        peers.push(peer("intelmpi", &command));
+                    }
+                    Err(why) => say(&format!("{why}: Intel MPI is left out")),
+                }
+            }
         }
         if self.arguments.kind == Kind::Mpi {
             self.build(&["-p", "libcopy-mpi"])?;
