@@ -538,7 +538,7 @@ impl<'a> ReceiveTransfer<'a> {
             } else {
                 self.slot.split.wish.store(wish::STREAM, Ordering::Release);
             }
-        } else if let Some(window) = self.slot.window().filter(RegionKey::is_mappable) {
+        } else if let Some(window) = self.window().filter(RegionKey::is_mappable) {
             let wanted = self.class.map(|class| self.endpoint.paths.choose(class))
                 != Some(DataPath::Pipelined);
             match wanted.then(|| self.reach(window)).flatten() {
@@ -553,16 +553,23 @@ impl<'a> ReceiveTransfer<'a> {
         }
         let (mut pause, mut idle_since) = (Pause::new(), None);
         let mut ours = false;
+        let mut begun = None;
         while self.drained < total {
             // Who moves is asked before how far: what was filled before is seen then.
             let who = self.slot.mover.load(Ordering::Acquire);
             let filled = self.slot.filled.load(Ordering::Acquire).min(total);
             if let Some(lane) = lane.filter(|_| filled > self.drained) {
+                if begun.is_none() && total == self.header.total && self.slot.is_timed() {
+                    begun = Some(Instant::now());
+                }
                 let at = self.drained % LANE as u64;
                 let n = (filled - self.drained).min(LANE as u64 - at).min(CHUNK);
                 // SAFETY: the sender has put these bytes there and leaves them.
                 unsafe { self.take(lane.wrapping_add(at as usize), n)? };
-                self.slot.drained().store(self.drained, Ordering::Release);
+                // The sender of a message that fits need not know where there is room.
+                if self.header.total > LANE as u64 {
+                    self.slot.drained().store(self.drained, Ordering::Release);
+                }
                 pause.reset();
                 idle_since = None;
                 continue;
@@ -594,7 +601,17 @@ impl<'a> ReceiveTransfer<'a> {
                 return Err("the sender has ended".to_owned().into());
             }
         }
+        if let Some(begun) = begun {
+            let nanos = u32::try_from(begun.elapsed().as_nanos()).unwrap_or(u32::MAX);
+            self.slot.nanos().store(nanos.max(1), Ordering::Relaxed);
+        }
         Ok(())
+    }
+
+    /// Where the sender's memory is published, if that can be used here.
+    fn window(&self) -> Option<RegionKey> {
+        self.endpoint.registration.as_ref()?;
+        self.slot.window()
     }
 
     /// How long to wait for the sender before its memory is read: about as long as that takes,

@@ -11,16 +11,20 @@ use std::time::{Duration, Instant};
 use super::context::Context;
 use super::events::{Event, note};
 use super::header::{Header, SLOTS, wire_size};
+use super::path::{LaneWrite, LaneWrites};
 use super::protocol::Protocol;
 use super::registration::{Published, RegionKey};
 use super::segment::{LANE, NO_LANE, SPLIT_MIN, Slot, exchange, mover, state, wish};
 use super::view::{Content, PackedBytes, View};
 use crate::lock::lock;
+use crate::memcpy;
 use crate::shm::claims::End;
 use crate::transport::process_memory;
 
 /// Bytes that are put into a lane at a time.
 const CHUNK: u64 = 32 << 10;
+/// The same of dense bytes, which take no time to begin with: the receiver reads the sooner.
+const DENSE_CHUNK: u64 = 8 << 10;
 
 /// How long a sender waits for a receiver that has not begun: this, and the time that packing
 /// takes.
@@ -53,6 +57,10 @@ pub struct Outgoing {
     wire: Box<[u8]>,
     lane: Option<usize>,
     filled: u64,
+    /// How dense bytes are written into the lane.
+    write: LaneWrite,
+    /// How long that took so far, in nanoseconds, if the message is timed.
+    writing: Option<u64>,
     /// What was packed, from `rest_from` on, so that nobody has to wait for the receiver.
     rest: Option<Box<dyn PackedBytes>>,
     rest_from: u64,
@@ -62,7 +70,9 @@ pub struct Outgoing {
     lent: Option<Arc<Published>>,
     /// Whether that has been tried.
     is_lending_over: bool,
-    posted: Instant,
+    /// When it was posted; `None` if it is in the lane as soon as we go on with it, so that nobody
+    /// waits.
+    posted: Option<Instant>,
     /// Whether we have said that we fill the lane.
     held: bool,
     /// Whether the receiver says on which way it wants the data.
@@ -89,6 +99,8 @@ struct Outbox {
     retired: u64,
     sequence: u64,
     live: Vec<Shared>,
+    /// How dense messages are written into lanes.
+    writes: LaneWrites,
 }
 
 const ALL_SLOTS: u64 = u64::MAX >> (64 - SLOTS);
@@ -135,6 +147,7 @@ impl Outbox {
     fn reap(&mut self, context: &Context) {
         let free = &mut self.free;
         let retired = self.retired;
+        let writes = &mut self.writes;
         self.live.retain(|shared| {
             let Ok(mut message) = shared.try_lock() else {
                 return true;
@@ -145,6 +158,12 @@ impl Outbox {
             }
             message.completed();
             message.rest = None;
+            if let (Some(writing), reading @ 1..) =
+                (message.writing, slot.nanos().load(Ordering::Relaxed))
+            {
+                let nanos = writing + u64::from(reading);
+                writes.note(message.to, message.total, message.write, nanos);
+            }
             if let Content::Device(elements) = &message.content {
                 match slot.mover.load(Ordering::Relaxed) {
                     mover::RECEIVER => elements.over(true),
@@ -246,9 +265,11 @@ pub fn is_quiet() -> bool {
 impl Endpoint {
     /// Nothing is under way yet.
     pub fn new(context: Context) -> Endpoint {
+        let writes = LaneWrites::new(context.pids.len());
         Endpoint {
             context,
             outbox: Mutex::new(Outbox {
+                writes,
                 free: ALL_SLOTS,
                 retired: 0,
                 sequence: 0,
@@ -398,6 +419,11 @@ impl Endpoint {
         let is_dense = matches!(content, Content::Host(View::Dense(_)));
         let is_long = is_dense && total >= SPLIT_MIN;
         let split = !is_blind && is_long || offered.is_some();
+        let (write, is_timed) = match lane {
+            Some(_) if is_dense && !is_long => outbox.writes.choose(to, total),
+            _ => (LaneWrite::Cached, false),
+        };
+        slot.set_timed(is_timed);
         // With a lane we begin at once; nobody takes it over before we had a chance.
         let held = lane.is_some() && !split;
         let first = if held { mover::SENDER } else { mover::NOBODY };
@@ -413,12 +439,14 @@ impl Endpoint {
             wire,
             lane,
             filled: 0,
+            write,
+            writing: is_timed.then_some(0),
             rest: None,
             rest_from: 0,
             is_lending_over: offered.is_some() || context.protocol == Protocol::Get,
             published: offered.map(|(published, _)| published),
             lent: lent.map(|(published, _)| published),
-            posted: Instant::now(),
+            posted: (!(held && is_dense && total <= LANE as u64)).then(Instant::now),
             held,
             split,
             is_help_due: false,
@@ -429,7 +457,9 @@ impl Endpoint {
         outbox.live.push(shared.clone());
         LIVE.fetch_add(1, Ordering::Relaxed);
         INCOMPLETE.fetch_add(1, Ordering::Relaxed);
-        ON_DEVICE.fetch_add(usize::from(device.is_some()), Ordering::Relaxed);
+        if device.is_some() {
+            ON_DEVICE.fetch_add(1, Ordering::Relaxed);
+        }
         note(Event::Sent, 1);
         Some(shared)
     }
@@ -564,8 +594,9 @@ impl Outgoing {
     fn completed(&mut self) {
         if !std::mem::replace(&mut self.complete, true) {
             INCOMPLETE.fetch_sub(1, Ordering::Relaxed);
-            let is_on_device = matches!(self.content, Content::Device(_));
-            ON_DEVICE.fetch_sub(usize::from(is_on_device), Ordering::Relaxed);
+            if let Content::Device(_) = self.content {
+                ON_DEVICE.fetch_sub(1, Ordering::Relaxed);
+            }
         }
     }
 
@@ -658,13 +689,18 @@ impl Outgoing {
         };
         let lane = context.segment.lane(context.me, lane);
         let before = self.filled;
+        let chunk = match &self.content {
+            Content::Host(View::Dense(_)) => DENSE_CHUNK,
+            _ => CHUNK,
+        };
+        let start = self.writing.map(|_| Instant::now());
         while self.filled < self.total {
             let used = self.filled - slot.drained().load(Ordering::Acquire);
             let at = self.filled % LANE as u64;
             let room = (LANE as u64 - used).min(LANE as u64 - at);
-            let n = CHUNK.min(self.total - self.filled).min(room);
+            let n = chunk.min(self.total - self.filled).min(room);
             // Whole chunks, but for the last one.
-            if n == 0 || n < CHUNK && self.filled + n < self.total {
+            if n == 0 || n < chunk && self.filled + n < self.total {
                 break;
             }
             let range = self.filled..self.filled + n;
@@ -677,7 +713,14 @@ impl Outgoing {
                     unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), to, rest.len()) };
                     true
                 }
-                // SAFETY: the program promised its elements; the lane has this room, as above.
+                (None, Content::Host(View::Dense(base))) => {
+                    let from = base.wrapping_add(self.filled as usize);
+                    let is_streaming = self.write == LaneWrite::Streaming;
+                    // SAFETY: the program promised its elements; the lane has this room, as above.
+                    unsafe { memcpy::either(to, from, n as usize, is_streaming) };
+                    true
+                }
+                // SAFETY: as above.
                 (None, Content::Host(view)) => unsafe { view.pack(range, to) }.is_ok(),
                 // Packed as a whole before.
                 (None, Content::Device(_)) => false,
@@ -687,6 +730,9 @@ impl Outgoing {
             }
             self.filled += n;
             slot.filled.store(self.filled, Ordering::Release);
+        }
+        if let (Some(writing), Some(start)) = (&mut self.writing, start) {
+            *writing += start.elapsed().as_nanos() as u64;
         }
         note(Event::Pipelined, self.filled - before);
     }
@@ -726,6 +772,9 @@ impl Outgoing {
     /// Whether the receiver has not begun for so long that the data should be packed: it may be
     /// waiting for us elsewhere. Of no use to a receiver that must not read our memory.
     pub fn is_impatient(&self, context: &Context) -> bool {
+        let Some(posted) = self.posted else {
+            return false;
+        };
         let slot = self.slot(context);
         let begun = slot.state.load(Ordering::Relaxed) != state::POSTED;
         let is_blind = slot.blind.load(Ordering::Relaxed) != 0;
@@ -747,7 +796,7 @@ impl Outgoing {
         } else {
             patience
         };
-        let waited = self.posted.elapsed();
+        let waited = posted.elapsed();
         if begun || is_blind || waited <= patience + more {
             return false;
         }
@@ -876,23 +925,15 @@ fn hold(slot: &Slot) -> bool {
 }
 
 /// What a loop does that waits for another process.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Pause {
     rounds: u32,
-    checked: Instant,
+    /// When it was last time to see who lives, once it takes long.
+    checked: Option<Instant>,
 }
 
 /// Rounds in which nothing but time passes.
 const SPINS: u32 = 200;
-
-impl Default for Pause {
-    fn default() -> Pause {
-        Pause {
-            rounds: 0,
-            checked: Instant::now(),
-        }
-    }
-}
 
 impl Pause {
     /// At the beginning.
@@ -918,9 +959,13 @@ impl Pause {
 
     /// Whether it is time again to see who lives.
     pub fn should_look(&mut self) -> bool {
-        let due = self.rounds > SPINS && self.checked.elapsed() > Duration::from_millis(100);
-        if due {
-            self.checked = Instant::now();
+        if self.rounds <= SPINS {
+            return false;
+        }
+        let is_due = |checked: &Instant| checked.elapsed() > Duration::from_millis(100);
+        let due = self.checked.as_ref().is_some_and(is_due);
+        if due || self.checked.is_none() {
+            self.checked = Some(Instant::now());
         }
         due
     }

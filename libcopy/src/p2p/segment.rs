@@ -6,7 +6,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::header::{Header, SLOTS};
 use super::registration::RegionKey;
@@ -17,8 +17,9 @@ use crate::shm::claims::{Claims, End};
 /// What a process that does not count all its requests that receive has in their place.
 pub const UNCOUNTED: u32 = 1 << 31;
 
-/// Lanes of each process.
-pub const LANES: usize = 8;
+/// Lanes of each process: as many long messages as a program has under way at once, most of the
+/// time. What finds none is read out of its sender's memory.
+pub const LANES: usize = 16;
 /// Bytes of a lane: small enough for a core's own cache.
 pub const LANE: usize = 256 << 10;
 
@@ -94,7 +95,9 @@ pub struct Slot {
     /// Whether the program has sent a message of its own, to anybody, whose length names this slot.
     pub(super) ambiguous: AtomicU32,
     /// Whether the message is in device memory.
-    is_on_device: AtomicU32,
+    is_on_device: AtomicU16,
+    /// Whether the sender asks how long it takes to empty the lane.
+    is_timed: AtomicU16,
     /// Bytes that have been in the lane, and those that are.
     pub(super) filled: AtomicU64,
     /// Where the packed rest is.
@@ -127,8 +130,8 @@ pub(super) struct Split {
     pub(super) busy: AtomicU32,
 }
 
-/// Dense messages from this length on are copied by both sides.
-pub const SPLIT_MIN: u64 = 256 << 10;
+/// Dense messages from this length on are copied by both sides: those that do not fit into a lane.
+pub const SPLIT_MIN: u64 = LANE as u64 + 1;
 
 /// Bytes that parts are counted in.
 const PAGE: u64 = 4096;
@@ -225,6 +228,8 @@ impl Drop for Busy<'_> {
 struct Receiver {
     drained: AtomicU64,
     unwanted: AtomicU32,
+    /// Nanoseconds that emptying the lane took.
+    nanos: AtomicU32,
 }
 
 /// A [`RegionKey`] that others read.
@@ -324,7 +329,7 @@ impl Slot {
     /// is posted.
     pub(super) fn set_device(&self, handle: Option<DeviceHandle>) {
         self.is_on_device
-            .store(u32::from(handle.is_some()), Ordering::Relaxed);
+            .store(u16::from(handle.is_some()), Ordering::Relaxed);
         let Some(handle) = handle else {
             return;
         };
@@ -372,6 +377,28 @@ impl Slot {
     #[inline]
     pub(super) fn unwanted(&self) -> &AtomicU32 {
         &self.receiver.unwanted
+    }
+
+    /// Says whether the receiver is to say how long it takes to empty the lane: before the message is
+    /// posted.
+    #[inline]
+    pub(super) fn set_timed(&self, is_timed: bool) {
+        self.is_timed.store(u16::from(is_timed), Ordering::Relaxed);
+        if is_timed {
+            self.receiver.nanos.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it is.
+    #[inline]
+    pub(super) fn is_timed(&self) -> bool {
+        self.is_timed.load(Ordering::Relaxed) != 0
+    }
+
+    /// How long that took, in nanoseconds; 0 if the receiver does not say.
+    #[inline]
+    pub(super) fn nanos(&self) -> &AtomicU32 {
+        &self.receiver.nanos
     }
 
     /// Bytes that the receiver has taken out of the lane.

@@ -231,8 +231,6 @@ impl Prior {
     }
 }
 
-/// Bytes from which on a dense message is intercepted.
-const LEAST_DENSE: u64 = 256 * KIB;
 /// Nanoseconds that it takes here to find out what to do with a message.
 const FIXED: u64 = 20;
 
@@ -242,6 +240,12 @@ const FIXED: u64 = 20;
 pub struct Choice {
     /// Bytes from which on a message that is not dense is intercepted.
     least: u64,
+    /// Bytes from which on a dense one is: what the library does not send at once. Measured from 2
+    /// to 256 KiB on an AMD EPYC (Zen 4), as far as two processors were from each other, plain and
+    /// preloaded in turns: half a round trip, both directions at once by `MPI_Sendrecv`, four
+    /// messages each way by `MPI_Isend` and `MPI_Irecv`, sixteen in a row one way; two ranks, and
+    /// under Open MPI four on two processors (`docs/performance/mpi.md`).
+    least_dense: u64,
     /// Bytes below which such a message may be packed here and moved as bytes. Never more than the
     /// library sends at once: what is longer, Open MPI writes into the receiver's memory as a whole
     /// if both sides are dense, whether there is room for it or not.
@@ -273,6 +277,7 @@ enum Truncated {
 
 pub(super) const OPEN_MPI_4: Choice = Choice {
     least: 4000,
+    least_dense: 4 * KIB,
     packed: 4000,
     toll: 15,
     long_piece: 4 * KIB,
@@ -288,6 +293,9 @@ pub(super) const OPEN_MPI_5: Choice = Choice {
 
 pub(super) const MPICH_4: Choice = Choice {
     least: 12 * KIB,
+    // With 8 KiB half a round trip takes 1.28 us plain and 1.32 here where two processors share a
+    // cache, four messages each way 5.7 and 6.8; where they share none 4.6 and 2.5, 19 and 20.
+    least_dense: 8 * KIB + 1,
     packed: 8000,
     toll: 60,
     long_piece: 256,
@@ -297,6 +305,7 @@ pub(super) const MPICH_4: Choice = Choice {
 
 pub(super) const MPICH_5: Choice = Choice {
     least: 8000,
+    least_dense: 8 * KIB,
     toll: 90,
     long_piece: 1024,
     few_pieces: (64, 2 * KIB),
@@ -321,7 +330,7 @@ impl Choice {
     /// `LIBCOPY_MPI_MIN` asks for; never fewer than the shortest header has.
     pub fn least(&self) -> [u64; 2] {
         let floor = wire_size(0) as u64;
-        [LEAST_DENSE, self.least].map(|usual| environment::least().unwrap_or(usual).max(floor))
+        [self.least_dense, self.least].map(|usual| environment::least().unwrap_or(usual).max(floor))
     }
 
     /// How many bytes the library says of a message of `total` bytes that came where there was room

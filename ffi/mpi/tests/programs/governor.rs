@@ -307,6 +307,15 @@ fn messages_take_the_way_that_costs_less() {
                 assert!(forwarded >= 100, "{name}, {how}: {forwarded}");
             }
         }
+        // What fits into a lane takes no longer by this clock, but is tried, too.
+        for call in [("send", "MPI_Send"), ("sendrecv", "MPI_Sendrecv")] {
+            let ranks = governed_messages(&mpi, call, 1 << 14, &[]);
+            let is_tried = |[intercepted, forwarded, _]: &[u64; 3]| {
+                intercepted + forwarded == 400 && *intercepted > 0 && *forwarded > 0
+            };
+            assert!(!ranks.is_empty(), "{name}, {call:?}");
+            assert!(ranks.iter().all(is_tried), "{name}, {call:?}: {ranks:?}");
+        }
         let typed = ("typed", "MPI_Send");
         let ranks = governed_messages(&mpi, typed, 1 << 16, &[]);
         let [[intercepted, forwarded, _]] = ranks[..] else {

@@ -91,6 +91,7 @@ fn settings(options: &[String], own: &[&str]) -> Result<Settings, String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     PingPong,
+    Dense,
     FreshTypes,
     Collectives,
     Stencil,
@@ -103,6 +104,7 @@ impl Kind {
     fn of(op: &str) -> Option<Kind> {
         Some(match op {
             "typed-pingpong" | "paper-layouts" => Kind::PingPong,
+            "dense" => Kind::Dense,
             "fresh-types" => Kind::FreshTypes,
             "collectives" | "nonblocking" => Kind::Collectives,
             "stencil" => Kind::Stencil,
@@ -121,6 +123,7 @@ impl Kind {
     fn benchmark(self, ops: &str, options: &[String], output: &Path) -> Result<Benchmark, String> {
         match self {
             Kind::PingPong => Benchmark::ping_pong(ops, options, output),
+            Kind::Dense => Benchmark::dense(ops, options),
             Kind::FreshTypes => Benchmark::fresh_types(ops, options),
             Kind::Collectives => Benchmark::collectives(ops, options),
             Kind::Stencil => Benchmark::stencil(ops, options),
@@ -265,6 +268,22 @@ impl Benchmark {
         let words = [layouts.file.display().to_string(), budget, ops.to_owned()];
         benchmark.programs = vec![Program::new("mpi_packing", 1, words)];
         benchmark.layouts = Some(layouts);
+        Ok(benchmark)
+    }
+
+    /// Dense messages between neighbours, one and several at once.
+    fn dense(ops: &str, options: &[String]) -> Result<Benchmark, String> {
+        let settings = settings(options, &["ranks", "sizes"])?;
+        let sizes = settings.numbers("sizes", "2048,4096,8192,16384,32768,65536,131072")?;
+        let sizes: Vec<_> = sizes.iter().map(usize::to_string).collect();
+        let budget = settings.either(30, 100).to_string();
+        let ranks = settings.numbers("ranks", "2")?;
+        let mut benchmark = Benchmark::new(ops, "Dense messages", "", (2, 5), settings)?;
+        let words = [budget, sizes.join(",")];
+        let programs = ranks
+            .into_iter()
+            .map(|ranks| Program::new("mpi_dense", ranks, words.clone()));
+        benchmark.programs = programs.collect();
         Ok(benchmark)
     }
 
@@ -455,6 +474,10 @@ mod tests {
         assert_eq!(
             quick("fresh-types"),
             "mpi_fresh 2: 60 128,512,2048,8192,32768,131072"
+        );
+        assert_eq!(
+            lines(&of("dense", "--ranks 2,4 --sizes 4096,8192").unwrap()),
+            ["mpi_dense 2: 100 4096,8192", "mpi_dense 4: 100 4096,8192"]
         );
         assert_eq!(
             quick("latency,bandwidth"),
