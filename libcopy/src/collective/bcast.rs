@@ -23,6 +23,9 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
     if direct::takes_root(team, bytes.len()) {
         return direct::bcast(team, call.root, bytes);
     }
+    if let Some(descent) = direct::descent(team, call.root, bytes.len()) {
+        return direct::descend(team, call.root, bytes, &descent);
+    }
     let decision = team.decide(Op::Bcast, bytes.len());
     if decision.offloads {
         let leaves = team.others().map(|leaf| (leaf, decision)).collect();
@@ -109,6 +112,9 @@ pub(super) fn leaf(team: &mut Team, bytes: &mut [u8], root: usize) -> Result<()>
     let call = Call::new(Op::Bcast, root, bytes.len());
     if direct::takes_root(team, bytes.len()) {
         return direct::bcast(team, root, bytes);
+    }
+    if let Some(descent) = direct::descent(team, root, bytes.len()) {
+        return direct::descend(team, root, bytes, &descent);
     }
     let source = Source::Cast(root);
     let decision = team.decide(Op::Bcast, bytes.len());

@@ -24,7 +24,9 @@ use crate::op::{Call, Op};
 use crate::p2p::messenger::{Means, Messenger};
 use crate::p2p::registration::Registration;
 use crate::plan::choose::SHORT_ALLREDUCE;
-use crate::plan::{Call as PlanCall, Costs, Exchange, Groups, PlanCounts, Planned, Planner};
+use crate::plan::{
+    Call as PlanCall, Costs, Descent, Exchange, Groups, PlanCounts, Planned, Planner,
+};
 use crate::policy::{Async, Oversubscription, POLICY_WORDS, Path, Policy};
 use crate::shm::contribution::Contributions;
 use crate::shm::mailbox::{Mailbox, Source, Step, Target};
@@ -570,6 +572,15 @@ impl Team {
             return None;
         }
         self.planner().exchange()
+    }
+
+    /// Our part in short broadcasts with this root where ranks are in several groups, if there is
+    /// one.
+    pub(crate) fn descent(&mut self, root: usize) -> Option<Descent> {
+        if self.is_flat() {
+            return None;
+        }
+        self.planner().descent(root)
     }
 
     fn planner(&mut self) -> &mut Planner {
