@@ -26,7 +26,9 @@ mod tree;
 
 pub use call::{Call, Lengths, Operation, Prefix, Shape, Workers, granule, share};
 pub use costs::{Costs, Machine, Resource};
-pub use exchange::{Exchange, GroupStep, MOST_OF_STEP, MOST_STEPS, StepMember};
+pub use exchange::{
+    Descent, Exchange, GroupStep, MOST_OF_DESCENT, MOST_OF_STEP, MOST_STEPS, StepMember,
+};
 pub use executor::{Execution, Step, Transport};
 pub use planner::{Groups, PlanCounts, Planned, Planner};
 pub use plans::Plans;

@@ -775,8 +775,19 @@ fn steps(team: &mut Team) {
             let planned = team.plan_counts().calls - before;
             assert_eq!(planned == 0, by_steps && len <= 1000, "{len} bytes");
             // Others in between, after which ranks may be ahead of each other.
-            let mut bytes = pattern(1, turn, len);
-            team.bcast(&mut bytes, turn % size).unwrap();
+            let root = (turn * 5 + salt) % size;
+            for times in 0..5 {
+                let expected = pattern(times, root, len);
+                let mut bytes = if me == root {
+                    expected.clone()
+                } else {
+                    vec![0; len]
+                };
+                let before = team.plan_counts().calls;
+                team.bcast(&mut bytes, root).unwrap();
+                assert!(bytes == expected, "bcast of {len} bytes from {root}");
+                assert_eq!(team.plan_counts().calls, before, "bcast of {len} bytes");
+            }
             let mut parts = vec![0; len * size];
             team.allgather(mine, &mut parts).unwrap();
             assert!(parts == all.concat(), "allgather of {len} bytes");

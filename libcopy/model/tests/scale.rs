@@ -5,8 +5,8 @@
 
 use libcopy::plan::choose::{best, buffer, estimate, in_steps, ways};
 use libcopy::plan::price::price;
-use libcopy::plan::{Call, Costs, Lengths, Operation, Plans};
-use libcopy_model::machines::Preset;
+use libcopy::plan::{Call, Costs, Lengths, MOST_OF_STEP, Operation, Plans};
+use libcopy_model::machines::{MACHINES, Preset};
 use libcopy_model::peers::{Peer, bound, plans};
 use libcopy_model::simulate;
 
@@ -111,6 +111,8 @@ fn steps_are_faster_than_trees_and_than_flat() {
                 (Operation::Allreduce, 8),
                 (Operation::Allreduce, 512),
                 (Operation::Allgather, 8),
+                (Operation::Bcast, 8),
+                (Operation::Bcast, 512),
             ] {
                 let case = Case::new(name, Some(ranks), operation, bytes);
                 let [own, tree, flat] = [case.own(), case.by_plan(), case.of(Peer::Flat)];
@@ -120,6 +122,33 @@ fn steps_are_faster_than_trees_and_than_flat() {
             }
         }
     }
+}
+
+/// What `docs/design/governor.md` says of short reductions whose order is fixed: as long as they go
+/// in steps, they are ahead of all others with any number of ranks.
+#[test]
+fn short_allreduces_are_ahead_on_each_machine() {
+    let mut compared = 0;
+    for preset in &MACHINES {
+        let ranks = (1..=8).map(|power| 1 << power);
+        for ranks in ranks.filter(|ranks| *ranks <= preset.cores()) {
+            for bytes in [8, MOST_OF_STEP] {
+                let case = Case::new(preset.name, Some(ranks), Operation::Allreduce, bytes);
+                let own = case.own();
+                for peer in Peer::ALL {
+                    let (object, places, _) = preset.with_ranks(ranks);
+                    if plans(peer, &object, &places, &case.call).is_none() {
+                        continue;
+                    }
+                    let gain = case.of(peer) / own;
+                    let what = format!("{}, {ranks} ranks, {bytes} bytes", preset.name);
+                    assert!(gain >= 1.2, "{what}: {gain:.3} times {}", peer.name());
+                    compared += 1;
+                }
+            }
+        }
+    }
+    assert!(compared > 150, "{compared}");
 }
 
 #[test]

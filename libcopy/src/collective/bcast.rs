@@ -20,6 +20,12 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
         return Ok(());
     }
     let call = Call::new(Op::Bcast, team.rank(), bytes.len());
+    if direct::takes_root(team, bytes.len()) {
+        return direct::bcast(team, call.root, bytes);
+    }
+    if let Some(descent) = direct::descent(team, call.root, bytes.len()) {
+        return direct::descend(team, call.root, bytes, &descent);
+    }
     let decision = team.decide(Op::Bcast, bytes.len());
     if decision.offloads {
         let leaves = team.others().map(|leaf| (leaf, decision)).collect();
@@ -38,9 +44,6 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
         return planned::bcast(team, bytes, call.root, kind);
     }
     match decision.path {
-        Path::Eager if direct::takes_root(team, bytes.len()) => {
-            direct::bcast(team, call.root, bytes)
-        }
         Path::Eager => team.mailbox.send(Target::All, call, bytes),
         Path::Via(TransportKind::Shm) => stream(team, call, decision, bytes),
         Path::Via(kind) => {
@@ -107,12 +110,15 @@ fn stream(team: &mut Team, call: Call, decision: Decision, bytes: &[u8]) -> Resu
 /// A leaf's side.
 pub(super) fn leaf(team: &mut Team, bytes: &mut [u8], root: usize) -> Result<()> {
     let call = Call::new(Op::Bcast, root, bytes.len());
+    if direct::takes_root(team, bytes.len()) {
+        return direct::bcast(team, root, bytes);
+    }
+    if let Some(descent) = direct::descent(team, root, bytes.len()) {
+        return direct::descend(team, root, bytes, &descent);
+    }
     let source = Source::Cast(root);
     let decision = team.decide(Op::Bcast, bytes.len());
     if decision.path == Path::Eager {
-        if direct::takes_root(team, bytes.len()) {
-            return direct::bcast(team, root, bytes);
-        }
         let header = team.mailbox.expect_message(source, call)?;
         // SAFETY: the slice is as long as the call says, which `expect` compared.
         return unsafe { team.mailbox.receive(source, &header, bytes.as_mut_ptr()) };

@@ -15,7 +15,7 @@ use super::planned::Combine;
 use crate::error::{Error, Result};
 use crate::memcpy;
 use crate::op::{Call, Op};
-use crate::plan;
+use crate::plan::{self, Descent, MOST_OF_DESCENT};
 use crate::shm::contribution::{Contribution, MOST, Readers, Unread};
 use crate::team::Team;
 
@@ -162,6 +162,42 @@ pub(super) fn bcast(team: &mut Team, root: usize, bytes: &mut [u8]) -> Result<()
     }
     // SAFETY: the slice is ours.
     unsafe { receive(team, call, 0..bytes.len(), bytes.as_mut_ptr()) }
+}
+
+/// Our part in a short broadcast where ranks are in several groups, if it goes a step for each of
+/// these: the same answer on all ranks.
+pub(super) fn descent(team: &mut Team, root: usize, bytes: usize) -> Option<Descent> {
+    let is_short = bytes <= MOST_OF_DESCENT && bytes as u64 <= team.policy().eager_max;
+    if is_short { team.descent(root) } else { None }
+}
+
+/// Copies the root's bytes to everybody's down the groups: who has them publishes them for one rank
+/// of each other member of its group.
+pub(super) fn descend(
+    team: &mut Team,
+    root: usize,
+    bytes: &mut [u8],
+    descent: &Descent,
+) -> Result<()> {
+    let call = Call::new(Op::Bcast, root, bytes.len());
+    let mut is_told = false;
+    if let Some(from) = descent.from {
+        let (number, _) = team.contributions.next();
+        let theirs = team.segment().contribution(from, number);
+        meet(team, (from, theirs), number, call, &mut is_told)?;
+        // SAFETY: it has published as many bytes as we have, as its call says.
+        unsafe { read(team, from, number, 0..bytes.len(), bytes.as_mut_ptr()) };
+    }
+    let len = if descent.readers.is_empty() {
+        0
+    } else {
+        bytes.len()
+    };
+    let readers = Readers::These(descent.readers.clone());
+    // SAFETY: the slice has these bytes.
+    unsafe { publish(team, call, (bytes.as_ptr(), len), readers)? };
+    wake(team);
+    Ok(())
 }
 
 /// Hands out the root's `send`, which is empty elsewhere, in parts of `part` bytes: ours to `own`,
@@ -316,12 +352,12 @@ fn publish_with(
     let me = team.rank();
     let (number, unread) = team.contributions.next();
     if let Some(unread) = unread {
-        match unread.readers {
-            Readers::One(rank) if rank == me => {}
-            Readers::One(rank) => come(team, rank, &unread)?,
-            Readers::All => team
-                .others()
-                .try_for_each(|rank| come(team, rank, &unread))?,
+        let come = |rank| come(team, rank, &unread);
+        match &unread.readers {
+            Readers::One(rank) if *rank == me => {}
+            Readers::One(rank) => come(*rank)?,
+            Readers::All => team.others().try_for_each(come)?,
+            Readers::These(ranks) => ranks.iter().copied().try_for_each(come)?,
         }
     }
     let mine = team.segment().contribution(me, number);

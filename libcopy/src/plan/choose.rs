@@ -93,9 +93,22 @@ pub(super) fn for_exchange(machine: &Object, places: &[usize]) -> Option<Tree> {
     exchange::best(trees.map(|(_, tree)| tree), &machine)
 }
 
+/// The tree that short broadcasts go down, whatever was measured.
+pub(super) fn for_descent(machine: &Object, places: &[usize]) -> Option<Tree> {
+    let call = Call {
+        operation: Operation::Bcast,
+        element: 1,
+        ..SHORT_ALLREDUCE
+    };
+    best(machine, places, &call, Costs::BUILT_IN).map(|way| way.tree)
+}
+
 /// What ranks do in a short call that goes in steps, as plans that can be simulated; none if it
 /// does not. Teams run these steps without plans.
 pub fn in_steps(machine: &Object, places: &[usize], call: &Call<'_>) -> Option<Vec<Plan>> {
+    if call.operation == Operation::Bcast {
+        return exchange::descents(&for_descent(machine, places)?, call);
+    }
     let way = best(machine, places, &SHORT_ALLREDUCE, Costs::BUILT_IN)?;
     let tree = if way.tree.depth() <= 1 {
         way.tree

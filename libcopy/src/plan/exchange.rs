@@ -6,17 +6,22 @@
 //! recursive doubling for AllReduce*, Parallel Computing 69, 2017). No rank leads, and what comes
 //! back down a tree otherwise is there already.
 
+use std::sync::Arc;
+
 use super::call::{Call, Operation};
 use super::costs::Machine;
 use super::signal::ended;
 use super::stage::{Buffer, Piece, Plan, Source, Span, Stage};
-use super::tree::{MOST_MEMBERS, Tree};
+use super::tree::{MOST_MEMBERS, Member, Tree};
 
 /// Steps of a call, at most: each has memory of its own.
 pub const MOST_STEPS: usize = 4;
 
 /// Bytes that a rank publishes in a step, at most.
 pub const MOST_OF_STEP: usize = 1000;
+
+/// Bytes of a broadcast that goes down the groups, at most.
+pub const MOST_OF_DESCENT: usize = 8192;
 
 /// What a rank does in the steps of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +96,91 @@ impl Exchange {
         });
         steps.sum()
     }
+}
+
+/// A rank's part in a broadcast that goes down the groups: in each group one rank of each other
+/// member reads from the one that has the bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Descent {
+    /// From whom it reads; nobody if it is the root.
+    pub from: Option<usize>,
+    /// Who reads from it, those that are farthest first.
+    pub readers: Arc<[usize]>,
+}
+
+impl Descent {
+    /// A rank's part where this one is the root.
+    pub fn new(tree: &Tree, root: usize, rank: usize) -> Descent {
+        let (mut from, mut readers) = (None, Vec::new());
+        // Who has the bytes, of the ranks of the group.
+        let (mut holder, mut group) = (root, Some(tree.top()));
+        while let Some(members) = group.map(|group| &tree.groups()[group].members) {
+            let place = |member: &Member, rank| tree.ranks(*member).binary_search(&rank).ok();
+            let is_holder = |member: &&Member| place(member, holder).is_some();
+            let at = members.iter().find(is_holder);
+            let at = at.and_then(|member| place(member, holder)).unwrap_or(0);
+            let first = |member: &Member| {
+                let ranks = tree.ranks(*member);
+                ranks[at % ranks.len()]
+            };
+            let mut next = None;
+            for member in members {
+                let has_holder = is_holder(&member);
+                if rank == holder && !has_holder {
+                    readers.push(first(member));
+                }
+                if place(member, rank).is_some() {
+                    let holds = if has_holder { holder } else { first(member) };
+                    next = Some((holds, member));
+                }
+            }
+            let Some((holds, member)) = next else {
+                break;
+            };
+            if rank == holds && holds != holder {
+                from = Some(holder);
+            }
+            holder = holds;
+            group = match member {
+                Member::Group(group) => Some(*group),
+                Member::Rank(_) => None,
+            };
+        }
+        Descent {
+            from,
+            readers: readers.into(),
+        }
+    }
+}
+
+/// A broadcast down the groups as plans, as for [`plans`].
+pub(super) fn descents(tree: &Tree, call: &Call<'_>) -> Option<Vec<Plan>> {
+    let bytes = call.lengths.block(0).len();
+    let span = |rank| Span {
+        rank,
+        buffer: Buffer::Receive,
+        at: 0,
+    };
+    // The root's bytes are there.
+    let stages = |rank| match Descent::new(tree, call.root, rank).from {
+        None => Vec::new(),
+        Some(from) => vec![Stage {
+            after: vec![ended(from, usize::from(from != call.root))],
+            pieces: vec![Piece {
+                to: span(rank),
+                bytes,
+                from: vec![Source {
+                    span: span(from),
+                    after: None,
+                    in_order: false,
+                }],
+            }],
+        }],
+    };
+    let plan = |rank| Plan {
+        stages: stages(rank),
+    };
+    (bytes <= MOST_OF_DESCENT).then(|| (0..tree.size()).map(plan).collect())
 }
 
 /// The steps of all ranks as plans, to be priced and simulated; none if the call does not go in
@@ -256,6 +346,36 @@ mod tests {
         }
         assert!(tried > 30, "{tried}");
         assert_eq!(Exchange::new(&Tree::in_rank_order(64, 2), 0), None);
+    }
+
+    #[test]
+    fn each_rank_reads_from_one_that_has_the_bytes() {
+        let mut trees: Vec<Tree> = Vec::new();
+        for size in [1, 2, 5, 16, 17, 31, 100] {
+            for most in [2, 3, 7, 16] {
+                trees.push(Tree::in_rank_order(size, most));
+            }
+        }
+        for tree in &trees {
+            for root in [0, tree.size() / 2, tree.size() - 1] {
+                let all: Vec<Descent> = (0..tree.size())
+                    .map(|rank| Descent::new(tree, root, rank))
+                    .collect();
+                for (rank, descent) in all.iter().enumerate() {
+                    assert_eq!(descent.from.is_none(), rank == root);
+                    if let Some(from) = descent.from {
+                        assert!(all[from].readers.contains(&rank));
+                    }
+                    for reader in descent.readers.iter() {
+                        assert_eq!(all[*reader].from, Some(rank));
+                    }
+                    // Up to the root, by as many ranks as there are levels.
+                    let above = std::iter::successors(Some(rank), |rank| all[*rank].from);
+                    let above: Vec<usize> = above.take(tree.depth() + 1).collect();
+                    assert_eq!(above.last(), Some(&root), "{tree:?}");
+                }
+            }
+        }
     }
 
     /// Four caches of eight ranks in two packages.

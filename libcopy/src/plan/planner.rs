@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use super::call::{Call, Lengths, Operation, Shape, Workers};
 use super::choose::{self, Way};
 use super::costs::Costs;
-use super::exchange::Exchange;
+use super::exchange::{Descent, Exchange};
 use super::plans::Plans;
 use super::stage::Plan;
 use super::tree::{Member, Tree};
@@ -110,6 +110,8 @@ pub struct Planner {
     kept: Lru<(Key, Arc<Planned>)>,
     /// Steps of short calls, once they have been asked for.
     exchange: Option<Option<Arc<Exchange>>>,
+    /// Parts in short broadcasts, by roots.
+    descents: HashMap<usize, Descent>,
 }
 
 impl Planner {
@@ -130,6 +132,7 @@ impl Planner {
             ways: HashMap::new(),
             kept: Lru::default(),
             exchange: None,
+            descents: HashMap::new(),
         }
     }
 
@@ -168,17 +171,35 @@ impl Planner {
     /// The rank's steps of short calls, if such calls go by steps: made when they are asked for the
     /// first time.
     pub fn exchange(&mut self) -> Option<Arc<Exchange>> {
-        let size = self.places.len();
-        let (machine, places, groups, rank) = (&self.machine, &self.places, self.groups, self.rank);
-        let known = self.exchange.get_or_insert_with(|| {
-            let tree = match groups {
-                Groups::One => None,
-                Groups::InOrder(most) => Some(Tree::in_rank_order(size, most)),
-                Groups::Machine => choose::for_exchange(machine, places),
-            };
-            Exchange::new(&tree?, rank).map(Arc::new)
-        });
-        known.clone()
+        if self.exchange.is_none() {
+            let tree = self.tree_of_short(choose::for_exchange);
+            let made = tree.and_then(|tree| Exchange::new(&tree, self.rank));
+            self.exchange = Some(made.map(Arc::new));
+        }
+        self.exchange.clone().flatten()
+    }
+
+    /// The rank's part in short broadcasts with this root, if they go down groups.
+    pub fn descent(&mut self, root: usize) -> Option<Descent> {
+        if let Some(known) = self.descents.get(&root) {
+            return Some(known.clone());
+        }
+        let tree = self.tree_of_short(choose::for_descent)?;
+        let descent = Descent::new(&tree, root, self.rank);
+        self.descents.insert(root, descent.clone());
+        Some(descent)
+    }
+
+    /// The groups of short calls, which `of_machine` chooses.
+    fn tree_of_short(
+        &self,
+        of_machine: impl FnOnce(&Object, &[usize]) -> Option<Tree>,
+    ) -> Option<Tree> {
+        match self.groups {
+            Groups::One => None,
+            Groups::InOrder(most) => Some(Tree::in_rank_order(self.places.len(), most)),
+            Groups::Machine => of_machine(&self.machine, &self.places),
+        }
     }
 
     /// The way of a call: the same for all lengths with the same logarithm, and for all roots, as

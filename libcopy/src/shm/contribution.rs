@@ -8,11 +8,13 @@
 //! before. A rank that reads all others in each call knows that of them. One that reads nobody, as
 //! the root of a broadcast does, comes as many calls ahead of its readers as it has places.
 
+use std::sync::Arc;
+
 use super::sync::{AtomicU64, Ordering};
-use crate::plan::MOST_OF_STEP;
+use crate::plan::{MOST_OF_DESCENT, MOST_OF_STEP};
 
 /// Bytes that a rank contributes, at most; [`MOST_OF_STEP`] if that is one of several steps.
-pub(crate) const MOST: usize = 8192;
+pub(crate) const MOST: usize = MOST_OF_DESCENT;
 
 /// Places of a rank: for calls that take one step, and for each of several steps. With four, calls
 /// of some hundred bytes took as long, and broadcasts of 8 KiB up to twice as long, as what is
@@ -72,17 +74,19 @@ impl<const WORDS: usize> Contribution<WORDS> {
 }
 
 /// Who reads what a rank has published.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Readers {
     /// All ranks.
     #[default]
     All,
     /// One of them; nobody if that is the rank itself.
     One(usize),
+    /// Several of them.
+    These(Arc<[usize]>),
 }
 
 /// What a rank published in a call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Published {
     /// Its own call.
     pub(crate) call: [u64; 2],
@@ -91,7 +95,7 @@ pub(crate) struct Published {
 
 /// For whom a rank waits before it publishes something: they must have come to the call with this
 /// number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unread {
     pub(crate) readers: Readers,
     pub(crate) number: u64,
@@ -116,12 +120,12 @@ impl Contributions {
         let number = self.number + 1;
         let behind = (number + 1).saturating_sub(PLACES as u64);
         let is_free = behind <= 1 || self.begun >= behind;
-        let unread = Unread {
-            readers: self.published[place(number)].readers,
+        let unread = (!is_free).then(|| Unread {
+            readers: self.published[place(number)].readers.clone(),
             number: behind,
             call: self.published[place(behind)].call,
-        };
-        (number, (!is_free).then_some(unread))
+        });
+        (number, unread)
     }
 
     /// Something was published in the next call.
@@ -151,7 +155,11 @@ mod tests {
         let mut mine = Contributions::default();
         for number in 1..=MANY {
             assert_eq!(mine.next(), (number, None));
-            let readers = [Readers::All, Readers::One(3)][number as usize % 2];
+            let readers = if number % 2 == 0 {
+                Readers::All
+            } else {
+                Readers::One(3)
+            };
             mine.published([number, 0], readers);
         }
         let unread = |readers, number| Unread {

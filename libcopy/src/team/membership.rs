@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::time::{ClockId, clock_gettime};
 
 use super::decision::Decision;
 use super::key::TeamKey;
@@ -23,7 +24,9 @@ use crate::op::{Call, Op};
 use crate::p2p::messenger::{Means, Messenger};
 use crate::p2p::registration::Registration;
 use crate::plan::choose::SHORT_ALLREDUCE;
-use crate::plan::{Call as PlanCall, Costs, Exchange, Groups, PlanCounts, Planned, Planner};
+use crate::plan::{
+    Call as PlanCall, Costs, Descent, Exchange, Groups, PlanCounts, Planned, Planner,
+};
 use crate::policy::{Async, Oversubscription, POLICY_WORDS, Path, Policy};
 use crate::shm::contribution::Contributions;
 use crate::shm::mailbox::{Mailbox, Source, Step, Target};
@@ -88,7 +91,8 @@ pub struct Team {
     forced: Option<TransportKind>,
     oversubscription: Oversubscription,
     reports: Vec<TransportReport>,
-    last_look: Instant,
+    /// By the coarse clock.
+    last_look: Duration,
     /// What makes our plans, once there are any.
     planner: Option<Planner>,
     pub(crate) plan_counts: PlanCounts,
@@ -102,6 +106,14 @@ pub struct Team {
     at_once: Option<usize>,
     /// Memory for bytes on their way, kept because pages that were touched before cost less.
     scratch: Vec<u128>,
+}
+
+/// The time of a clock that changes every few milliseconds, and costs less than half of what an
+/// exact one does.
+#[inline]
+fn coarse_time() -> Duration {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE);
+    time.map_or(Duration::ZERO, Duration::from)
 }
 
 impl Team {
@@ -167,7 +179,7 @@ impl Team {
             policy,
             oversubscription,
             reports: Vec::new(),
-            last_look: started,
+            last_look: coarse_time(),
             planner: None,
             plan_counts: PlanCounts::default(),
             is_flat: None,
@@ -405,8 +417,9 @@ impl Team {
     pub(crate) fn look_around(&mut self) -> Result<()> {
         self.mailbox.waiter.verdict()?;
         // A rank that only ever sends small messages never waits; it looks around here.
-        if self.last_look.elapsed() > Duration::from_millis(200) {
-            self.last_look = Instant::now();
+        let now = coarse_time();
+        if now.saturating_sub(self.last_look) > Duration::from_millis(200) {
+            self.last_look = now;
             // One that left may have sent its part of this operation before.
             self.mailbox.waiter.check(&|_| false)?;
         }
@@ -415,7 +428,17 @@ impl Team {
 
     /// Ends an operation: an error breaks the team, so that nobody waits for us, and takes back
     /// what we had opened, so that nobody who is late copies to memory that the caller uses again.
+    #[inline]
     pub(crate) fn settle<T>(&mut self, result: Result<T>) -> Result<T> {
+        if result.is_ok() && self.offload.is_none() {
+            self.check_home()?;
+            return result;
+        }
+        self.settle_anything(result)
+    }
+
+    #[cold]
+    fn settle_anything<T>(&mut self, result: Result<T>) -> Result<T> {
         // In a forked child nothing is ours to be ended.
         self.check_home()?;
         if let Some(offload) = &mut self.offload {
@@ -549,6 +572,15 @@ impl Team {
             return None;
         }
         self.planner().exchange()
+    }
+
+    /// Our part in short broadcasts with this root where ranks are in several groups, if there is
+    /// one.
+    pub(crate) fn descent(&mut self, root: usize) -> Option<Descent> {
+        if self.is_flat() {
+            return None;
+        }
+        self.planner().descent(root)
     }
 
     fn planner(&mut self) -> &mut Planner {

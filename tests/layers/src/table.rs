@@ -312,7 +312,7 @@ pub const TABLE: &[Layers] = &[
             library/loaded library/abi library/tools library/stats library/count library/functions library/buffers library/relocations library/failure library/forked library/requests library/unusual
             library/times
             < library/pmpi/functions
-            < library/attributes library/neighbourhood library/world_model
+            < library/attributes library/neighbourhood library/predefined library/world_model
             < library/async_guard
             < library/pmpi
             < library/profile

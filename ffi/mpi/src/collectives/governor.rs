@@ -125,6 +125,9 @@ pub fn decide(
         return Decision::Intercept;
     }
     let power = power(bytes);
+    if classes.ahead.take(function, power, Decision::Intercept) {
+        return Decision::Intercept;
+    }
     let mut all = classes.lock();
     let index = place(&all, function, power);
     if index == all.len() {
@@ -158,6 +161,13 @@ pub fn decide(
         let forwards = |class: &BlockingClass| class.class.governor().leader() == Decision::Forward;
         let forwards = all.iter().any(forwards);
         classes.forwards.store(forwards, Ordering::Relaxed);
+    }
+    if let Some(Next::Pass(Decision::Intercept, _)) = next {
+        let class = &mut all[index].class;
+        let pass = || class.ahead(Decision::Intercept, AHEAD);
+        classes
+            .ahead
+            .decide((function, power), Decision::Intercept, pass);
     }
     drop(all);
     if let Some(Next::Sample(_, Some(slot))) = next {
@@ -199,8 +209,9 @@ pub fn decide_nonblocking(
     let class = &mut all[index];
     let decision = next_together(members, class, (index, classes));
     if decision == Decision::Forward {
-        let pass = || class.class.forward_ahead(AHEAD);
-        known.classes.ahead.decide(function, power, pass);
+        let pass = || class.class.ahead(decision, AHEAD);
+        let ahead = &known.classes.ahead;
+        ahead.decide((function, power), decision, pass);
     }
     decision
 }

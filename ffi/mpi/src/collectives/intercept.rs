@@ -13,7 +13,7 @@ use libcopy::policy::governor::Decision;
 use crate::bootstrap;
 use crate::collectives::{governor, nonblocking};
 use crate::comm::communicator;
-use crate::comm::communicator::Comm;
+use crate::comm::communicator::{Comm, Held};
 use crate::comm::group::Group;
 use crate::comm::nonblocking_group::NonblockingGroup;
 use crate::decide::active;
@@ -32,7 +32,7 @@ use crate::types::type_size;
 pub struct Call {
     pub abi: &'static Abi,
     comm: Word,
-    pub group: Arc<Group>,
+    pub group: Held,
     /// Counted by all ranks of the group alike; 0 for barriers, which only groups on several nodes
     /// have.
     number: u64,
@@ -93,11 +93,11 @@ pub fn intercept_reduction(
             return Err(Outcome::NoGain);
         }
         kinds(abi).ok_or(Outcome::Arguments)?;
-        let (group, number) = admit(function, abi, comm, &known, (prior, true, order))?;
+        let number = admit(function, abi, comm, &known, (prior, true, order))?;
         Ok(Call {
             abi,
             comm,
-            group,
+            group: Held::of(known).ok_or(Outcome::NoTeam)?,
             number,
             function,
             bytes,
@@ -156,11 +156,11 @@ pub fn intercept_vector(
             known.agreed(function, largest);
             prior = of(largest);
         }
-        let (group, number) = admit(function, abi, comm, &known, (prior, false, Order::Free))?;
+        let number = admit(function, abi, comm, &known, (prior, false, Order::Free))?;
         Ok(Call {
             abi,
             comm,
-            group,
+            group: Held::of(known).ok_or(Outcome::NoTeam)?,
             number,
             function,
             bytes: 0,
@@ -206,14 +206,14 @@ pub fn take_barrier(abi: &'static Abi, comm: Word) -> Option<Call> {
         let known = communicator::of(abi, comm)?;
         known.admits()?;
         // On one machine the MPI library's is as fast.
-        let group = known.across_nodes().ok_or(Outcome::NoGain)?;
+        known.across_nodes().ok_or(Outcome::NoGain)?;
         if !is_faster_across(Function::Barrier, 0) {
             return Err(Outcome::Small);
         }
         Ok(Call {
             abi,
             comm,
-            group: group.clone(),
+            group: Held::of(known).ok_or(Outcome::NoTeam)?,
             number: 0,
             function: Function::Barrier,
             bytes: 0,
@@ -233,8 +233,10 @@ pub fn intercept_nonblocking<K>(
         let (abi, bytes, prior) = nonblocking_candidate(function, (count, datatype))?;
         let power = power(bytes as u64);
         let order = |known: &Comm| Order::of(abi, known.size, datatype, op);
-        let takes =
-            |known: &Comm| order(known) == Order::Free && known.classes.ahead.take(function, power);
+        let takes = |known: &Comm| {
+            let ahead = &known.classes.ahead;
+            order(known) == Order::Free && ahead.take(function, power, Decision::Forward)
+        };
         if communicator::with_last(comm, || abi.handle, takes) == Some(true) {
             return Err(Outcome::NoGain);
         }
@@ -338,8 +340,8 @@ fn counted<T>(function: Function, decision: impl FnOnce() -> Result<T, Outcome>)
     }
 }
 
-/// The group, if messages of this size are to go through it, by the thresholds and, where the order
-/// is free, by the governor, and the number of the call there. `exact`: all ranks' messages have
+/// The number of the call in the communicator's group, if messages of this size are to go through
+/// it, by the thresholds and, where the order is free, by the governor. `exact`: all ranks' messages have
 /// exactly these bytes, not just about as many.
 fn admit(
     function: Function,
@@ -347,29 +349,26 @@ fn admit(
     comm: Word,
     known: &Arc<Comm>,
     (prior, exact, order): (Prior, bool, Order),
-) -> Result<(Arc<Group>, u64), Outcome> {
+) -> Result<u64, Outcome> {
     let group = admit_by_thresholds(function, abi, comm, known, (prior, order))?;
     let decision = match order {
-        Order::Free => governor::decide(known, &group, function, (prior.bytes, exact)),
+        Order::Free => governor::decide(known, group, function, (prior.bytes, exact)),
         Order::Fixed => Decision::Intercept,
     };
     match decision {
-        Decision::Intercept => {
-            let number = group.next_call().ok_or(Outcome::BrokenTeam)?;
-            Ok((group, number))
-        }
+        Decision::Intercept => group.next_call().ok_or(Outcome::BrokenTeam),
         Decision::Forward => Err(Outcome::NoGain),
     }
 }
 
-/// The same by the thresholds.
-fn admit_by_thresholds(
+/// The group, if they are by the thresholds.
+fn admit_by_thresholds<'a>(
     function: Function,
     abi: &'static Abi,
     comm: Word,
-    known: &Arc<Comm>,
+    known: &'a Arc<Comm>,
     (prior, order): (Prior, Order),
-) -> Result<Arc<Group>, Outcome> {
+) -> Result<&'a Group, Outcome> {
     let bytes = prior.bytes;
     // Where the order is fixed, what is forwarded is not worth the team that would tell this. On
     // several machines ranks of different ones do not share processors.
@@ -398,7 +397,7 @@ fn admit_by_thresholds(
             return Err(Outcome::Machines);
         }
         let is_faster = is_faster_across(function, bytes);
-        return is_faster.then(|| group.clone()).ok_or(Outcome::Small);
+        return is_faster.then_some(&**group).ok_or(Outcome::Small);
     }
     // Reductions pay only where nobody copies twice.
     let reduces = |op: Op| Op::REDUCTIONS.contains(&op);
@@ -409,7 +408,7 @@ fn admit_by_thresholds(
     if !prior.is_under(Some(oversubscription), order) {
         return Err(prior.why_not());
     }
-    Ok(group.clone())
+    Ok(group)
 }
 
 impl Call {
@@ -499,11 +498,11 @@ impl Call {
 
 /// Our rank in a communicator; `None` if it is no communicator.
 pub fn rank_of(abi: &Abi, comm: Word) -> Option<usize> {
-    communicator::of(abi, comm).ok().map(|known| known.rank)
+    communicator::place(abi, comm).ok().map(|place| place.0)
 }
 
 /// The rank with this number, if there is one; if not, MPI says so.
 pub fn plausible(abi: &Abi, comm: Word, root: c_int) -> Option<usize> {
-    let size = communicator::of(abi, comm).ok()?.size;
+    let (_, size) = communicator::place(abi, comm).ok()?;
     usize::try_from(root).ok().filter(|root| *root < size)
 }

@@ -5,6 +5,7 @@
 //! operands together. Operations of the user's own and datatypes with gaps are forwarded. Each
 //! function gives the call's code, or `None` where the call is to be forwarded.
 
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::ptr;
 
@@ -21,6 +22,11 @@ use crate::library::failure::Failure;
 use crate::library::stats::Function;
 use crate::library::{errors, pmpi};
 use crate::types::buffer::{Kind, MOST, incoming, outgoing};
+
+thread_local! {
+    /// The predefined datatype and operation that this thread has used together last.
+    static ACCEPTED: Cell<(Word, Word)> = const { Cell::new((0, 0)) };
+}
 
 /// The elements of a reduction.
 #[derive(Clone)]
@@ -61,13 +67,26 @@ impl Elements {
             return None;
         }
         let kind = Kind::of(abi, datatype, comm).filter(Kind::is_dense)?;
+        let is_known = kind.is_named() && ACCEPTED.get() == (datatype, op);
+        if !is_known {
+            Self::ask(datatype, op)?;
+            if kind.is_named() {
+                ACCEPTED.set((datatype, op));
+            }
+        }
+        Some(Elements { kind, datatype, op })
+    }
+
+    /// `None` if the operation is not for the datatype.
+    #[cold]
+    fn ask(datatype: Word, op: Word) -> Option<()> {
         let mut nothing = [0u128; 2];
         let to = nothing.as_mut_ptr().cast();
         let from = nothing.as_ptr().wrapping_add(1).cast();
         // An operation that is not for this datatype is an error, found here without any elements.
         // SAFETY: no elements are touched.
         let answer = unsafe { pmpi::reduce_local(from, to, 0, datatype, op) };
-        (answer == 0).then_some(Elements { kind, datatype, op })
+        (answer == 0).then_some(())
     }
 
     /// How their bytes lie.

@@ -8,6 +8,7 @@
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
+use std::ops::Deref;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -351,6 +352,29 @@ impl Comm {
     }
 }
 
+/// A communicator that has a group, for as long as a call lasts.
+pub struct Held(Arc<Comm>);
+
+impl Held {
+    /// `None` if it has none.
+    pub fn of(known: Arc<Comm>) -> Option<Held> {
+        matches!(known.group.get(), Some(Ok(_))).then_some(Held(known))
+    }
+}
+
+impl Deref for Held {
+    type Target = Group;
+
+    #[inline]
+    fn deref(&self) -> &Group {
+        match self.0.group.get() {
+            Some(Ok(lease)) => lease,
+            // It is set once.
+            _ => unreachable!("a communicator that had a group has none"),
+        }
+    }
+}
+
 static CACHE: Cache<Comm> = Cache::new();
 
 impl Kept for Comm {
@@ -435,6 +459,16 @@ pub fn of(abi: &Abi, comm: Word) -> Result<Arc<Comm>, Outcome> {
         })?;
     LAST.set((comm, generation, Arc::as_ptr(&known)));
     Ok(known)
+}
+
+/// Our rank in a communicator and its size.
+#[inline]
+pub fn place(abi: &Abi, comm: Word) -> Result<(usize, usize), Outcome> {
+    let place = |known: &Comm| (known.rank, known.size);
+    match with_last(comm, || abi.handle, place) {
+        Some(place) => Ok(place),
+        None => of(abi, comm).map(|known| place(&known)),
+    }
 }
 
 /// As long as this stays the same, handles stand for the same communicators.

@@ -9,13 +9,13 @@
 //! have to be earned.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use libcopy::config;
 use libcopy::datatype::{Class, Named};
 
 use crate::decide::prior::Order;
 use crate::library::abi::{self, Abi, Word};
+use crate::library::predefined::Predefined;
 use crate::types::datatype;
 
 impl Order {
@@ -59,31 +59,23 @@ enum Arithmetic {
     Other,
 }
 
-/// Predefined datatypes that were asked for: the handle in the low bits, what it is above.
-/// Predefined ones never go, so this stays true.
-static KNOWN: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
-
-/// Bits of an address.
-const ADDRESS: u32 = 48;
+/// Predefined datatypes that were asked for: their places in [`Arithmetic::ALL`].
+static KNOWN: Predefined = Predefined::new();
 
 impl Arithmetic {
     const ALL: [Arithmetic; 4] = [Self::Exact, Self::Real, Self::Complex, Self::Other];
 
     #[inline]
     fn of(abi: &Abi, datatype: Word) -> Arithmetic {
-        let handle = (datatype & abi.handle) as u64;
-        let place = &KNOWN[(handle ^ handle >> 4 ^ handle >> 9) as usize % KNOWN.len()];
-        let known = place.load(Ordering::Relaxed);
-        if known & ((1 << ADDRESS) - 1) == handle && known >> ADDRESS != 0 {
-            return Self::ALL[(known >> ADDRESS) as usize % 4];
+        let handle = datatype & abi.handle;
+        if let Some(known) = KNOWN.get(handle) {
+            return Self::ALL[known % 4];
         }
         let Some(named) = datatype::predefined(abi, datatype) else {
             return Arithmetic::Other;
         };
         let found = Self::of_named(named);
-        if handle < 1 << ADDRESS {
-            place.store(handle | (4 + found as u64) << ADDRESS, Ordering::Relaxed);
-        }
+        KNOWN.put(handle, found as usize);
         found
     }
 

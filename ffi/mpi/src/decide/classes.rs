@@ -191,7 +191,7 @@ pub fn clock() -> u64 {
     })
 }
 
-/// Calls of a communicator's classes that are forwarded, as was decided in advance: so each costs a
+/// Calls of a communicator's classes whose way was decided on in advance: so each costs a
 /// load and a comparison. All ranks count alike, as they call collectives of a communicator in one
 /// order, and one thread at a time does (MPI 4.1, section 6.14); so nothing here has to be changed
 /// in one step.
@@ -212,19 +212,20 @@ const _: () = assert!(FUNCTIONS <= PLACES);
 pub const AHEAD: u64 = 63;
 
 impl Ahead {
-    /// The place of a class, and its key, which no empty place has.
-    fn place(&self, function: Function, power: u32) -> (&AtomicU64, u64) {
+    /// The place of a class, and its key, which no empty place has, with the way that calls go.
+    #[inline]
+    fn place(&self, function: Function, power: u32, decision: Decision) -> (&AtomicU64, u64) {
         let key = (1 + function as u64) << 8 | u64::from(power);
         (
             &self.0[(function as usize * 5 + power as usize) % PLACES],
-            key,
+            key << 1 | decision as u64,
         )
     }
 
-    /// Counts a call of the class if it was decided on.
+    /// Counts a call of the class if it was decided on that it goes this way.
     #[inline]
-    pub fn take(&self, function: Function, power: u32) -> bool {
-        let (place, key) = self.place(function, power);
+    pub fn take(&self, function: Function, power: u32, decision: Decision) -> bool {
+        let (place, key) = self.place(function, power, decision);
         let word = place.load(Ordering::Relaxed);
         let is_decided = word >> 32 == key && word as u32 > 0;
         if is_decided {
@@ -233,24 +234,31 @@ impl Ahead {
         is_decided
     }
 
-    /// Decides on as many calls of the class as `pass` says, unless its place has calls of another
-    /// class left.
-    pub fn decide(&self, function: Function, power: u32, pass: impl FnOnce() -> u64) {
-        let (place, key) = self.place(function, power);
+    /// Decides on this way for as many calls of the class as `pass` says, unless its place has calls
+    /// of another class left.
+    pub fn decide(
+        &self,
+        (function, power): (Function, u32),
+        decision: Decision,
+        pass: impl FnOnce() -> u64,
+    ) {
+        let (place, key) = self.place(function, power, decision);
         if place.load(Ordering::Relaxed) as u32 == 0 {
             place.store(key << 32 | pass(), Ordering::Relaxed);
         }
     }
 
-    /// Calls that were decided on and have not come yet.
-    fn left(&self, function: Function, power: u32) -> u64 {
-        let (place, key) = self.place(function, power);
-        let word = place.load(Ordering::Relaxed);
-        if word >> 32 == key {
-            word & 0xffff_ffff
-        } else {
-            0
-        }
+    /// Calls that were decided on and have not come yet: intercepted, and forwarded.
+    fn left(&self, function: Function, power: u32) -> [u64; 2] {
+        Decision::BOTH.map(|decision| {
+            let (place, key) = self.place(function, power, decision);
+            let word = place.load(Ordering::Relaxed);
+            if word >> 32 == key {
+                word & 0xffff_ffff
+            } else {
+                0
+            }
+        })
     }
 }
 
@@ -279,7 +287,7 @@ impl Classes {
             return false;
         }
         let power = power(bytes);
-        if self.ahead.take(function, power) {
+        if self.ahead.take(function, power, Decision::Forward) {
             return true;
         }
         let mut all = self.lock();
@@ -287,10 +295,11 @@ impl Classes {
         let Some(Class { class, .. }) = all.get_mut(place) else {
             return false;
         };
-        let rests = class.forward_ahead(1) == 1;
+        let rests = class.ahead(Decision::Forward, 1) == 1;
         if rests {
-            self.ahead
-                .decide(function, power, || class.forward_ahead(AHEAD));
+            self.ahead.decide((function, power), Decision::Forward, || {
+                class.ahead(Decision::Forward, AHEAD)
+            });
         }
         rests
     }
@@ -471,7 +480,11 @@ pub fn add(totals: &mut Totals, size: usize, classes: &Classes) {
     let mut add = |function: Function, power: u32, governor: &Governor| {
         let total = totals.entry(Row::of(function, size, power)).or_default();
         let mut calls = governor.calls();
-        calls[Decision::Forward as usize] -= classes.ahead.left(function, power);
+        let left = classes.ahead.left(function, power);
+        calls
+            .iter_mut()
+            .zip(left)
+            .for_each(|(calls, left)| *calls -= left);
         total.add(calls, governor, size);
     };
     for class in classes.lock().iter() {
@@ -522,17 +535,26 @@ mod tests {
     #[test]
     fn what_is_decided_in_advance_is_taken_once() {
         let ahead = Ahead::default();
-        let take = |function, power| (0..100).filter(|_| ahead.take(function, power)).count();
+        let take_one = |function, power| {
+            Decision::BOTH
+                .map(|way| ahead.take(function, power, way))
+                .contains(&true)
+        };
+        let take = |function, power| (0..100).filter(|_| take_one(function, power)).count();
         assert_eq!(take(Function::Ibcast, 20), 0);
-        ahead.decide(Function::Ibcast, 20, || 3);
+        ahead.decide((Function::Ibcast, 20), Decision::Forward, || 3);
         // One that has the same place, but not the same key.
         let power = 20 + PLACES as u32;
-        ahead.decide(Function::Ibcast, power, || panic!("the place is taken"));
-        assert_eq!(ahead.left(Function::Ibcast, 20), 3);
-        assert_eq!(ahead.left(Function::Ibcast, power), 0);
+        let class = (Function::Ibcast, power);
+        ahead.decide(class, Decision::Forward, || panic!("the place is taken"));
+        assert_eq!(ahead.left(Function::Ibcast, 20), [0, 3]);
+        assert_eq!(ahead.left(Function::Ibcast, power), [0, 0]);
+        assert!(!ahead.take(Function::Ibcast, 20, Decision::Intercept));
         assert_eq!(take(Function::Ibcast, power), 0);
         assert_eq!(take(Function::Ibcast, 20), 3);
-        ahead.decide(Function::Ibcast, power, || 2);
+        ahead.decide(class, Decision::Intercept, || 2);
+        assert_eq!(ahead.left(Function::Ibcast, power), [2, 0]);
+        assert!(!ahead.take(Function::Ibcast, power, Decision::Forward));
         assert_eq!(take(Function::Ibcast, 20), 0);
         assert_eq!(take(Function::Ibcast, power), 2);
     }

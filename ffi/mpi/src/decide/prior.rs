@@ -6,6 +6,7 @@
 //! bytes to 4 KiB, and the layouts of applications (`--ops typed-pingpong`).
 
 use std::ops;
+use std::sync::OnceLock;
 
 use libcopy::collective::Op;
 use libcopy::p2p::header::wire_size;
@@ -14,7 +15,7 @@ use libcopy::policy::Oversubscription;
 use crate::decide::environment;
 use crate::library::abi::{Abi, MpiImplementation, function};
 use crate::library::pmpi;
-use crate::library::stats::{Function, Outcome};
+use crate::library::stats::{FUNCTIONS, Function, Outcome};
 
 /// From how many bytes on, and up to how many.
 type Range = (u64, u64);
@@ -78,32 +79,65 @@ fn faster(library: MpiImplementation, op: Op, is_nonblocking: bool) -> [Range; 3
 }
 
 /// Short calls that are faster, by oversubscription: a rank publishes its bytes, and the others
-/// read them. In microseconds, for two ranks of an AMD EPYC (Zen 3), plain and preloaded, as far as
-/// its processors were from each other: with Open MPI 4.1, broadcasts of 4 KiB 4.0 to 5.5 and 0.9
-/// to 2.4, alltoalls 6.6 to 7.4 and 2.8 to 4.1, reduces 4.4 to 5.0 and 1.2 to 2.1, allreduces 2.6
-/// to 7.4 and 1.3 to 4.4; with MPICH 4.0, broadcasts of 16 KiB 11 to 13 and 5, alltoalls of 8 KiB
-/// 12 and 7 to 9, reduces of 4 KiB 5.7 to 6.0 and 2.4 to 3.5, allreduces 4.7 to 7.8 and 1.4 to 4.1.
-/// Shorter and longer ones take as long in either. With four ranks on two processors an allreduce
-/// of 2 KiB takes 22 with Open MPI and 9.5 here, a reduce 10 and 5. Scans, on Zen 4 (`mpi_coll` in
-/// `tests/peers`): of 8 KiB with Open MPI 3.1 and 1.2, exclusive ones 2.4 and 0.9; of 8 bytes and
-/// of 8 KiB with MPICH 2.3 and 0.7, and 12 and 4.4, exclusive ones 0.9 and 0.65, and 4.2 and 3.5.
-fn faster_if_short(library: MpiImplementation, op: Op, is_nonblocking: bool) -> [Range; 3] {
+/// read them. In microseconds, for two ranks of an AMD EPYC (Zen 4) with a processor each, plain
+/// and with everything intercepted, with roots in turn: under Open MPI 4.1 512 bytes take in a
+/// broadcast 0.72 and 0.50, a gather 0.74 and 0.49, a scatter 0.74 and 0.54, an allgather 1.03 and
+/// 0.55, an alltoall 1.00 and 0.58, an allreduce 1.06 and 0.73, a reduce 0.76 and 0.72; 4 KiB 4.4
+/// and 1.6, 3.2 and 1.5, 3.1 and 1.6, 3.9 and 2.1, 3.9 and 2.4, 3.6 and 2.1, 3.2 and 1.8. 256 bytes
+/// and less take as long in either; where the root stays the same, Open MPI's comes to run ahead.
+/// Under MPICH 4.0 8 bytes take 0.81 and 0.36, 0.73 and 0.35, 0.69 and 0.40, 0.73 and 0.42, 0.81
+/// and 0.39, 0.92 and 0.52; reduces with one root that runs late take longer here below 2 KiB. With
+/// four ranks on two processors 512 bytes take under Open MPI in a gather 5.7 and 2.6, in an
+/// allreduce 39 and 5.7; MPICH polls, which hurts it there: milliseconds, where ours take one or
+/// two. Scans (`mpi_coll` in `tests/peers`): of 8 KiB with Open MPI 3.1 and 1.2, exclusive ones 2.4
+/// and 0.9; of 8 bytes and of 8 KiB with MPICH 2.3 and 0.7, and 12 and 4.4, exclusive ones 0.9 and
+/// 0.65, and 4.2 and 3.5.
+///
+/// Of irregular ones only alltoalls, whose parts go through the rings.
+fn faster_if_short(library: MpiImplementation, function: Function) -> [Range; 3] {
     use MpiImplementation::{Mpich, OpenMpi};
-    /// What Open MPI sends at once is shorter, with its header.
-    const LEAST: u64 = 4000;
+    const LEAST: u64 = 512;
     const BELOW_LONG: Range = (1, 64 * KIB);
-    match (op, library) {
-        _ if is_nonblocking => [NEVER; 3],
-        (Op::Allreduce | Op::Reduce, OpenMpi) => [(LEAST, 8 * KIB); 3],
-        (Op::Bcast | Op::Alltoall, OpenMpi) => [(LEAST, 8 * KIB), NEVER, NEVER],
-        (Op::Allreduce, Mpich) => [(512, 8 * KIB); 3],
-        (Op::Reduce, Mpich) => [(LEAST, 32 * KIB); 3],
-        (Op::Bcast | Op::Alltoall, Mpich) => [(8 * KIB, 32 * KIB); 3],
-        (Op::Scan | Op::Exscan, Mpich) => [BELOW_LONG; 3],
-        (Op::Scan, OpenMpi) => [(LEAST, BELOW_LONG.1), BELOW_LONG, BELOW_LONG],
-        (Op::Exscan, OpenMpi) => [(LEAST, 16 * KIB), BELOW_LONG, BELOW_LONG],
+    match (function, library) {
+        (Function::Allreduce | Function::Reduce, OpenMpi) => [(LEAST, 8 * KIB); 3],
+        (Function::Bcast, OpenMpi) => [(LEAST, 8 * KIB), (KIB, 8 * KIB), (KIB, 8 * KIB)],
+        (Function::Alltoall, OpenMpi) => [(LEAST, 8 * KIB), NEVER, NEVER],
+        (Function::Gather, OpenMpi) => [(LEAST, 8 * KIB - 1); 3],
+        (Function::Scatter | Function::Allgather, OpenMpi) => [(LEAST, 4 * KIB); 3],
+        (Function::Alltoallv | Function::Alltoallw, OpenMpi) => [(4000, 8 * KIB), NEVER, NEVER],
+        (Function::Bcast | Function::Alltoall, Mpich) => [(1, 32 * KIB); 3],
+        (Function::Allreduce, Mpich) => [(1, 8 * KIB); 3],
+        (Function::Gather | Function::Scatter | Function::Allgather, Mpich) => {
+            [(1, 8 * KIB - 1); 3]
+        }
+        (Function::Reduce, Mpich) => [(2 * KIB, 32 * KIB), (1, 32 * KIB), (1, 32 * KIB)],
+        (Function::Alltoallv | Function::Alltoallw, Mpich) => [(8 * KIB, 32 * KIB); 3],
+        (Function::Scan | Function::Exscan, Mpich) => [BELOW_LONG; 3],
+        (Function::Scan, OpenMpi) => [(4000, BELOW_LONG.1), BELOW_LONG, BELOW_LONG],
+        (Function::Exscan, OpenMpi) => [(4000, 16 * KIB), BELOW_LONG, BELOW_LONG],
         _ => [NEVER; 3],
     }
+}
+
+/// Of each function: [`faster_if_short`] and [`faster`].
+type Ranges = [[[Range; 3]; 2]; FUNCTIONS];
+
+/// What is asked for each call, put together once.
+fn ranges(library: MpiImplementation) -> &'static Ranges {
+    static RANGES: [OnceLock<Ranges>; 2] = [const { OnceLock::new() }; 2];
+    RANGES[library as usize].get_or_init(|| {
+        let mut ranges = [[[NEVER; 3]; 2]; FUNCTIONS];
+        for function in Function::all() {
+            let is_nonblocking = function.is_nonblocking();
+            if let Some(op) = function.op() {
+                ranges[function as usize] = [
+                    faster_if_short(library, function),
+                    faster(library, op, is_nonblocking),
+                ];
+            }
+        }
+        ranges
+    })
 }
 
 /// Bytes from which on such a reduction gains on one processor and loses on another (Zen 4 and Zen
@@ -115,7 +149,7 @@ const UNCLEAR: u64 = MIB;
 pub fn least(library: MpiImplementation, function: Function) -> u64 {
     let is_nonblocking = function.is_nonblocking();
     let ranges = function.op().map(|op| {
-        let short = faster_if_short(library, op, is_nonblocking);
+        let short = faster_if_short(library, function);
         short.into_iter().chain(faster(library, op, is_nonblocking))
     });
     ranges
@@ -133,7 +167,7 @@ pub fn between(library: MpiImplementation, function: Function) -> ops::Range<u64
     let Some(op) = function.op() else {
         return 0..0;
     };
-    let short = faster_if_short(library, op, is_nonblocking);
+    let short = faster_if_short(library, function);
     let most = short.into_iter().map(|range| range.1).max().unwrap_or(0);
     let long = faster(library, op, is_nonblocking);
     let least = long.into_iter().map(|range| range.0).min().unwrap_or(0);
@@ -180,14 +214,7 @@ pub struct Prior {
 impl Prior {
     /// For a function of this library's, or what `LIBCOPY_MPI_MIN` asks for.
     pub fn of(library: MpiImplementation, function: Function, bytes: u64) -> Prior {
-        let is_nonblocking = function.is_nonblocking();
-        let [short, ranges] = match function.op() {
-            Some(op) => {
-                let short = faster_if_short(library, op, is_nonblocking);
-                [short, faster(library, op, is_nonblocking)]
-            }
-            None => [[NEVER; 3]; 2],
-        };
+        let [short, ranges] = &ranges(library)[function as usize];
         let contains = |(least, most): Range| (least..=most).contains(&bytes);
         let faster = match environment::least() {
             Some(least) => [bytes >= least; 3],
@@ -197,11 +224,12 @@ impl Prior {
             faster,
             bytes,
             is_long: ranges.iter().any(|range| bytes >= range.0),
-            is_short: short.into_iter().any(contains),
+            is_short: short.iter().copied().any(contains),
         }
     }
 
     /// Whether that is so for any number of ranks.
+    #[inline]
     pub fn is_anywhere(self) -> bool {
         self.faster.contains(&true)
     }

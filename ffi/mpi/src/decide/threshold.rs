@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::library::abi::Word;
 use crate::library::count::Count;
+use crate::library::predefined::Predefined;
 use crate::library::stats::{FUNCTIONS, Function};
 
 /// Messages of fewer bytes are forwarded. Zero as long as nothing is known, and where every call is
@@ -23,12 +24,8 @@ static BETWEEN: [[AtomicU64; 2]; FUNCTIONS] =
 /// The bits of a word that are a handle.
 static HANDLE: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// Bits of an address.
-const ADDRESS: u32 = 48;
-
-/// Predefined datatypes that were asked for: the handle in the low bits, the size above. Predefined
-/// ones never go, so this stays true.
-static TYPES: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
+/// Sizes of predefined datatypes that were asked for.
+static TYPES: Predefined = Predefined::new();
 
 /// Learns from which size on calls may be intercepted, and between which sizes they are not.
 pub fn learn(handle: usize, least: impl Fn(Function) -> (u64, Range<u64>)) {
@@ -50,17 +47,9 @@ pub fn handle_bits() -> usize {
     HANDLE.load(Ordering::Relaxed)
 }
 
-fn place(datatype: Word) -> &'static AtomicU64 {
-    // Addresses differ in higher bits, the standard ABI's numbers in the lowest.
-    &TYPES[(datatype ^ datatype >> 4 ^ datatype >> 9) % TYPES.len()]
-}
-
 /// Learns the size of a predefined datatype whose handle is as large as an address.
 pub fn learn_size(datatype: Word, size: usize) {
-    let word = datatype as u64;
-    if word < 1 << ADDRESS && size < 1 << (64 - ADDRESS) {
-        place(datatype).store(word | (size as u64) << ADDRESS, Ordering::Relaxed);
-    }
+    TYPES.put(datatype, size);
 }
 
 /// The size of a predefined datatype, if that is known.
@@ -70,9 +59,7 @@ pub fn size(datatype: Word) -> Option<usize> {
         // Predefined types of MPICH: 0x4c, an index, and between them the size.
         return (datatype & 0xff00_0000 == 0x4c00_0000).then_some(datatype >> 8 & 0xff);
     }
-    let known = place(datatype).load(Ordering::Relaxed);
-    let is_known = known & ((1 << ADDRESS) - 1) == datatype as u64 && datatype != 0;
-    is_known.then_some((known >> ADDRESS) as usize)
+    TYPES.get(datatype)
 }
 
 /// From how many bytes on calls of a function may be intercepted.

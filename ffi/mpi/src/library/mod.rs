@@ -15,6 +15,7 @@ pub mod functions;
 pub mod loaded;
 pub mod neighbourhood;
 pub mod pmpi;
+pub mod predefined;
 pub mod profile;
 pub mod progress;
 pub mod relocations;

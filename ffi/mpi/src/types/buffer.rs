@@ -12,6 +12,7 @@ use crate::library::abi::{Abi, Word};
 use crate::library::count::Count;
 use crate::library::errors::no_room;
 use crate::library::failure::Failure;
+use crate::library::predefined::Predefined;
 use crate::library::{errors, pmpi};
 use crate::types::datatype;
 use crate::types::datatype::{Known, Prepared};
@@ -49,9 +50,30 @@ impl Drop for Duplicate {
     }
 }
 
+/// Sizes of predefined datatypes whose elements are dense.
+static DENSE: Predefined = Predefined::new();
+
 impl Kind {
     /// Asks the library; `None` if it does not accept elements of the datatype.
+    #[inline]
     pub fn of(abi: &Abi, datatype: Word, comm: Word) -> Option<Kind> {
+        match DENSE.get(datatype & abi.handle) {
+            Some(size) => Some(Kind {
+                datatype,
+                comm,
+                size,
+                extent: size as isize,
+                dense: true,
+                known: None,
+                named: true,
+                own: None,
+            }),
+            None => Kind::asked(abi, datatype, comm),
+        }
+    }
+
+    #[cold]
+    fn asked(abi: &Abi, datatype: Word, comm: Word) -> Option<Kind> {
         if !abi.is_type(datatype) {
             return None;
         }
@@ -82,6 +104,9 @@ impl Kind {
             Some(known) => known.dense,
             None => combiner == abi.named && lower == 0 && usize::try_from(extent) == Ok(size),
         };
+        if known.is_none() && dense {
+            DENSE.put(datatype & abi.handle, size);
+        }
         Some(Kind {
             datatype,
             comm,

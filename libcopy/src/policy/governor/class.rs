@@ -158,11 +158,11 @@ impl<S: Sampler> Class<S> {
         &self.governor
     }
 
-    /// Counts up to `most` calls in advance, which come while there is no trial and are all
-    /// forwarded; returns how many.
+    /// Counts up to `most` calls in advance, which come while there is no trial and all go this
+    /// way; returns how many.
     #[inline]
-    pub fn forward_ahead(&mut self, most: u64) -> u64 {
-        self.governor.forward_ahead(most)
+    pub fn ahead(&mut self, decision: Decision, most: u64) -> u64 {
+        self.governor.ahead(decision, most)
     }
 }
 

@@ -142,7 +142,7 @@ impl Class {
             self.governor.decide(&self.times, exchange as u64);
             self.times = [[0; MOST]; 2];
         }
-        let step = if self.governor.forward_ahead(1) == 1 {
+        let step = if self.governor.ahead(Decision::Forward, 1) == 1 {
             Step {
                 decision: Decision::Forward,
                 slot: None,

@@ -222,7 +222,7 @@ fn together(costs: Costs, seed: u64, window: u64, name: &str) -> String {
         call += 1;
         let ahead: Vec<u64> = all
             .iter_mut()
-            .map(|class| class.forward_ahead(63))
+            .map(|class| class.ahead(Decision::Forward, 63))
             .collect();
         assert!(ahead.iter().all(|calls| *calls == ahead[0]), "{name}");
         record.add(Decision::Forward, ahead[0]);

@@ -168,12 +168,13 @@ impl Governor {
         self.rest == 0
     }
 
-    /// [`Governor::pass`] where the calls are forwarded, and none elsewhere.
+    /// [`Governor::pass`] where the calls go this way, and none elsewhere.
     #[inline]
-    pub(super) fn forward_ahead(&mut self, most: u64) -> u64 {
-        match self.leader {
-            Decision::Forward => self.pass(most),
-            Decision::Intercept => 0,
+    pub(super) fn ahead(&mut self, decision: Decision, most: u64) -> u64 {
+        if self.leader == decision {
+            self.pass(most)
+        } else {
+            0
         }
     }
 
