@@ -82,8 +82,8 @@ fn faster(library: MpiImplementation, op: Op, is_nonblocking: bool) -> [Range; 3
 /// Under MPICH 4.0 8 bytes take 0.81 and 0.36, 0.73 and 0.35, 0.69 and 0.40, 0.73 and 0.42, 0.81
 /// and 0.39, 0.92 and 0.52, 0.95 and 0.53; reduces of 128 bytes to 1 KiB to one root, whose leaves
 /// run ahead, take longer here, which the governor finds out. With four ranks on two processors 512
-/// bytes take under Open MPI in a gather 5.7 and 2.6, in an allreduce 39 and 5.7; MPICH polls, which
-/// hurts it there: milliseconds, where ours take one or two.
+/// bytes take under Open MPI in a gather 5.7 and 2.6, in an allreduce 39 and 5.7; MPICH polls,
+/// which hurts it there: milliseconds, where ours take one or two.
 ///
 /// Of irregular ones only alltoalls, whose parts go through the rings.
 fn faster_if_short(library: MpiImplementation, function: Function) -> [Range; 3] {
