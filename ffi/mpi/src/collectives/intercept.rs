@@ -341,8 +341,8 @@ fn counted<T>(function: Function, decision: impl FnOnce() -> Result<T, Outcome>)
 }
 
 /// The number of the call in the communicator's group, if messages of this size are to go through
-/// it, by the thresholds and, where the order is free, by the governor. `exact`: all ranks' messages have
-/// exactly these bytes, not just about as many.
+/// it, by the thresholds and, where the order is free, by the governor. `exact`: all ranks'
+/// messages have exactly these bytes, not just about as many.
 fn admit(
     function: Function,
     abi: &'static Abi,

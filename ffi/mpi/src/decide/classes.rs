@@ -234,8 +234,8 @@ impl Ahead {
         is_decided
     }
 
-    /// Decides on this way for as many calls of the class as `pass` says, unless its place has calls
-    /// of another class left.
+    /// Decides on this way for as many calls of the class as `pass` says, unless its place has
+    /// calls left.
     pub fn decide(
         &self,
         (function, power): (Function, u32),

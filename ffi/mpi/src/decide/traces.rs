@@ -37,7 +37,7 @@ fn flips(is_ours: impl Fn(u64) -> bool) -> String {
 
 fn collectives(text: &mut String) {
     let libraries = [MpiImplementation::OpenMpi, MpiImplementation::Mpich];
-    let each = Op::ALL.into_iter();
+    let each = Op::ALL.into_iter().chain(Op::REDUCTIONS);
     for (op, library) in each.flat_map(|op| libraries.map(|library| (op, library))) {
         let functions = [false, true].map(|is_nonblocking| {
             let is_it = |function: &Function| {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! What was found out about the MPI library's predefined datatypes, which never go, so that it stays
-//! true: a small table by their handles, for those that cost a question each time.
+//! What was found out about the MPI library's predefined datatypes, which never go, so that it
+//! stays true: a small table by their handles, where asking again and again would cost too much.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
