@@ -6,8 +6,8 @@
  *
  * usage: mpi_dense MILLISECONDS BYTES[,BYTES...]
  *
- * Each operation is measured with each size for MILLISECONDS; what is sent is written before. Rank 0
- * prints a line of mpi_paired.h for each: microseconds of
+ * Each operation is measured with each size for MILLISECONDS; what is sent is written before.
+ * Rank 0 prints a line of mpi_paired.h for each: microseconds of
  *
  *   pingpong   half a round trip of MPI_Send and MPI_Recv
  *   sendrecv   an MPI_Sendrecv, both directions at once

@@ -379,8 +379,8 @@ impl Slot {
         &self.receiver.unwanted
     }
 
-    /// Says whether the receiver is to say how long it takes to empty the lane: before the message is
-    /// posted.
+    /// Says whether the receiver is to say how long it takes to empty the lane: before the message
+    /// is posted.
     #[inline]
     pub(super) fn set_timed(&self, is_timed: bool) {
         self.is_timed.store(u16::from(is_timed), Ordering::Relaxed);
