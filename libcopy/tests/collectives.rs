@@ -786,7 +786,9 @@ fn steps(team: &mut Team) {
                 let before = team.plan_counts().calls;
                 team.bcast(&mut bytes, root).unwrap();
                 assert!(bytes == expected, "bcast of {len} bytes from {root}");
-                assert_eq!(team.plan_counts().calls, before, "bcast of {len} bytes");
+                // Without steps, the module may move it by a plan.
+                let planned = team.plan_counts().calls - before;
+                assert!(planned == 0 || !by_steps, "bcast of {len} bytes");
             }
             let mut parts = vec![0; len * size];
             team.allgather(mine, &mut parts).unwrap();

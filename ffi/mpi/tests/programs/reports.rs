@@ -65,7 +65,7 @@ fn ranks_add_their_numbers_to_a_file() {
         let said = text(&output.stdout);
         assert!(output.status.success(), "{}", text(&output.stderr));
         assert!(said.contains("\n3 reports of 3 ranks, "), "{said}");
-        assert!(said.contains("MPI_Bcast"), "{said}");
+        assert!(said.contains("MPI_Gather "), "{said}");
         let program = mpi.program.display().to_string();
         assert!(said.contains(&format!("programs: {program}\n")), "{said}");
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
