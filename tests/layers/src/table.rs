@@ -329,9 +329,10 @@ pub const TABLE: &[Layers] = &[
             < decide/prior decide/classes decide/price
             < decide/active decide
             < types/fortran_names types/type_size types/trial
-            < types/datatype types/buffer
-            < types/parts
-            < types/earned types
+            < types/datatype
+            < types/earned
+            < types/buffer
+            < types/parts types
             < gpu/watch gpu/method gpu/staging gpu/upcalls
             < gpu/report
             < gpu/elements

@@ -70,6 +70,12 @@ pub fn intercept_reduction(
     if active::is_meeting_wanted() {
         nonblocking::meet(abi, comm);
     }
+    // Many calls are on communicators of one rank.
+    let refused = communicator::with_last(comm, || abi.handle, |known| known.admits().err());
+    if let Some(Some(outcome)) = refused {
+        stats::count(function, outcome, 0);
+        return None;
+    }
     let Some(bytes) = count.and_then(|count| type_size::bytes(abi, count, datatype)) else {
         stats::count(function, Outcome::Arguments, 0);
         return None;
@@ -91,6 +97,11 @@ pub fn intercept_reduction(
         };
         if is_forwarded {
             return Err(Outcome::NoGain);
+        }
+        let may_be_ours = order == Order::Free && op.is_none_or(|op| abi.is_predefined(op));
+        if may_be_ours && known.stays_without_group(function.moves(prior.bytes, known.size))? {
+            governor::measure_waiting(&known);
+            return Err(Outcome::NotYet);
         }
         kinds(abi).ok_or(Outcome::Arguments)?;
         let number = admit(function, abi, comm, &known, (prior, true, order))?;

@@ -25,7 +25,11 @@ pub unsafe fn bcast<N: Count>(buffer: Received<N>, root: c_int, comm: Word) -> O
     let mut kind = None;
     let call = intercept(Function::Bcast, comm, buffer.pair(), |abi| {
         plausible(abi, comm, root)?;
-        kind = Some(Kind::of(abi, buffer.datatype, comm)?);
+        kind = Some(Kind::of_elements(
+            abi,
+            (buffer.datatype, buffer.count),
+            comm,
+        )?);
         Some(())
     })?;
     let (kind, count) = (kind?, buffer.count.elements());
@@ -64,11 +68,11 @@ pub unsafe fn gather<N: Count>(
     let call = intercept(Function::Gather, comm, one, |abi| {
         let (rank, root) = (rank_of(abi, comm)?, plausible(abi, comm, root)?);
         if !in_place {
-            own = Some(Kind::of(abi, send.datatype, comm)?);
+            own = Some(Kind::of_elements(abi, (send.datatype, send.count), comm)?);
         }
         if rank == root {
             let each = recv.count.number()?;
-            let kind = all.insert(Kind::of(abi, recv.datatype, comm)?);
+            let kind = all.insert(Kind::of_elements(abi, (recv.datatype, recv.count), comm)?);
             let same =
                 send.datatype == recv.datatype && send.count.number() == Some(each) && each > 0;
             if same && is_same(send.base, kind.element(recv.base, each * rank)) {
@@ -133,11 +137,11 @@ pub unsafe fn scatter<N: Count>(
     let call = intercept(Function::Scatter, comm, one, |abi| {
         let (rank, root) = (rank_of(abi, comm)?, plausible(abi, comm, root)?);
         if !in_place {
-            own = Some(Kind::of(abi, recv.datatype, comm)?);
+            own = Some(Kind::of_elements(abi, (recv.datatype, recv.count), comm)?);
         }
         if rank == root {
             let each = send.count.number()?;
-            let kind = all.insert(Kind::of(abi, send.datatype, comm)?);
+            let kind = all.insert(Kind::of_elements(abi, (send.datatype, send.count), comm)?);
             let same =
                 send.datatype == recv.datatype && recv.count.number() == Some(each) && each > 0;
             if same && is_same(kind.element(send.base.cast_mut(), each * rank), recv.base) {
@@ -196,10 +200,10 @@ pub unsafe fn scatter<N: Count>(
 pub unsafe fn allgather<N: Count>(send: Sent<N>, recv: Received<N>, comm: Word) -> Option<c_int> {
     let (mut own, mut all) = (None, None);
     let call = intercept(Function::Allgather, comm, recv.pair(), |abi| {
-        all = Some(Kind::of(abi, recv.datatype, comm)?);
+        all = Some(Kind::of_elements(abi, (recv.datatype, recv.count), comm)?);
         if !is_in_place(send.base) {
             send.count.number()?;
-            own = Some(Kind::of(abi, send.datatype, comm)?);
+            own = Some(Kind::of_elements(abi, (send.datatype, send.count), comm)?);
             let same = send.datatype == recv.datatype && send.count.number() == recv.count.number();
             let at = all
                 .as_ref()?
@@ -249,10 +253,10 @@ pub unsafe fn allgather<N: Count>(send: Sent<N>, recv: Received<N>, comm: Word) 
 pub unsafe fn alltoall<N: Count>(send: Sent<N>, recv: Received<N>, comm: Word) -> Option<c_int> {
     let (mut own, mut all) = (None, None);
     let call = intercept(Function::Alltoall, comm, recv.pair(), |abi| {
-        all = Some(Kind::of(abi, recv.datatype, comm)?);
+        all = Some(Kind::of_elements(abi, (recv.datatype, recv.count), comm)?);
         if !is_in_place(send.base) {
             send.count.number()?;
-            own = Some(Kind::of(abi, send.datatype, comm)?);
+            own = Some(Kind::of_elements(abi, (send.datatype, send.count), comm)?);
             let same = send.datatype == recv.datatype && send.count.number() == recv.count.number();
             if same && is_same(send.base, recv.base) {
                 if errors::refuses(abi, Function::Alltoall) {

@@ -151,16 +151,14 @@ impl Comm {
         if let Some(group) = self.group.get() {
             return group.as_deref().map_err(|outcome| *outcome);
         }
+        let at_once = order == Order::Fixed;
+        if !at_once && self.stays_without_group(bytes)? {
+            return Err(Outcome::NotYet);
+        }
         self.admits()?;
-        // Calls on one communicator come one after the other.
         let calls = self.large.load(Ordering::Relaxed) + 1;
         let bytes = self.moved.load(Ordering::Relaxed).saturating_add(bytes);
         self.large.store(calls, Ordering::Relaxed);
-        let at_once = order == Order::Fixed;
-        if !at_once && !calls.is_power_of_two() {
-            self.moved.store(bytes, Ordering::Relaxed);
-            return Err(Outcome::NotYet);
-        }
         self.moved.store(0, Ordering::Relaxed);
         let demand = Demand {
             calls,
@@ -186,6 +184,28 @@ impl Comm {
             .get_or_init(|| lease)
             .as_deref()
             .map_err(|outcome| *outcome)
+    }
+
+    /// Whether a call that moves so many bytes finds no group and is none that may make one, which
+    /// few are; counts it then.
+    ///
+    /// # Errors
+    ///
+    /// Why it never has one.
+    pub fn stays_without_group(&self, bytes: u64) -> Result<bool, Outcome> {
+        if self.group.get().is_some() {
+            return Ok(false);
+        }
+        self.admits()?;
+        // Calls on one communicator come one after the other.
+        let calls = self.large.load(Ordering::Relaxed) + 1;
+        let stays = !calls.is_power_of_two();
+        if stays {
+            let moved = self.moved.load(Ordering::Relaxed).saturating_add(bytes);
+            self.large.store(calls, Ordering::Relaxed);
+            self.moved.store(moved, Ordering::Relaxed);
+        }
+        Ok(stays)
     }
 
     /// How its ranks and processors go together, if they have told each other.

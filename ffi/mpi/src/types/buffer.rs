@@ -4,6 +4,7 @@
 //! MPI library only if we do not know how the datatype was made.
 
 use std::ffi::{c_int, c_void};
+use std::ptr;
 use std::sync::Arc;
 
 use libcopy::scratch::{Scratch, zeros};
@@ -14,8 +15,12 @@ use crate::library::errors::no_room;
 use crate::library::failure::Failure;
 use crate::library::predefined::Predefined;
 use crate::library::{errors, pmpi};
-use crate::types::datatype;
 use crate::types::datatype::{Known, Prepared};
+use crate::types::earned::Use;
+use crate::types::{datatype, earned, type_size};
+
+/// Bytes from which on elements are described, however often their type is used.
+const LONG: usize = 64 << 10;
 
 /// Bytes that are packed or combined with one call of the library: positions are `int`s.
 pub const MOST: usize = 1 << 30;
@@ -68,12 +73,41 @@ impl Kind {
                 named: true,
                 own: None,
             }),
-            None => Kind::asked(abi, datatype, comm),
+            None => Kind::asked(abi, datatype, comm, true),
         }
     }
 
+    /// The same for `count` elements. Of few bytes the library packs those of a derived type, until
+    /// the type has [earned](earned) a layout: describing it takes longer than such a call.
+    #[inline]
+    pub fn of_elements(
+        abi: &Abi,
+        (datatype, count): (Word, impl Count),
+        comm: Word,
+    ) -> Option<Kind> {
+        if DENSE.get(datatype & abi.handle).is_some() {
+            return Kind::of(abi, datatype, comm);
+        }
+        let count = count.number()?;
+        let is_short = type_size::bytes(abi, count, datatype).is_some_and(|bytes| bytes < LONG);
+        let is_described = !is_short || {
+            let buffer = ptr::null();
+            let comm = Some(comm);
+            earned::by(
+                abi,
+                Use {
+                    buffer,
+                    count,
+                    datatype,
+                    comm,
+                },
+            )
+        };
+        Kind::asked(abi, datatype, comm, is_described)
+    }
+
     #[cold]
-    fn asked(abi: &Abi, datatype: Word, comm: Word) -> Option<Kind> {
+    fn asked(abi: &Abi, datatype: Word, comm: Word, is_described: bool) -> Option<Kind> {
         if !abi.is_type(datatype) {
             return None;
         }
@@ -93,7 +127,8 @@ impl Kind {
         let known = if combiner == abi.named {
             None
         } else {
-            match datatype::of(abi, datatype) {
+            let known = is_described.then(|| datatype::of(abi, datatype)).flatten();
+            match known {
                 // Not committed, so the library says what is wrong.
                 None if !errors::accepts(datatype) => return None,
                 known => known,
