@@ -1341,6 +1341,7 @@ fn a_mismatch_is_an_error_on_every_rank() {
         "collecting",
         "operation",
         "root",
+        "root-late",
         "gather",
         "turns",
         "reduce",
@@ -1400,6 +1401,13 @@ fn mismatch(team: &mut Team, what: &str) {
         "operation" if odd => team.allgather(&bytes[..100], &mut all[..300]),
         "operation" => team.bcast(&mut bytes[..5_000_000], 0),
         "root" => team.bcast(&mut bytes[..5_000_000], lens(0, 1)),
+        // The other leaf has gone on to its next call.
+        "root-late" => {
+            if odd {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            team.bcast(&mut bytes[..5_000_000], lens(0, 1))
+        }
         // Both take themselves for the root.
         "short-root" => team.bcast(&mut bytes[..100], lens(0, 2)),
         "short-part" => {

@@ -458,8 +458,12 @@ pub(super) fn meet<const WORDS: usize>(
         }
         wait(team, rank, theirs, number)?;
     }
-    let theirs = theirs.call(number);
-    let theirs = theirs.ok_or_else(|| Error::corrupt("the number of a call", number))?;
+    let Some(theirs) = theirs.call(number) else {
+        // It has gone on: then it called something else, which it has noted, or is broken.
+        team.mailbox.waiter.verdict()?;
+        team.mailbox.waiter.compare(rank)?;
+        return Err(Error::corrupt("the number of a call", number));
+    };
     if theirs != call.to_words() {
         let waiter = &team.mailbox.waiter;
         return Err(waiter.mismatch(rank, Call::from_words(theirs), call));

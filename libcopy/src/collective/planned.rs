@@ -665,8 +665,9 @@ impl BoardTransport<'_, '_> {
     fn reach(&self, rank: usize, buffer: usize) -> Result<Reach> {
         let words = self.segment.board(rank).call.place(self.sequence, buffer);
         let Some(words) = words else {
-            // It has gone on: then it calls something else, or is broken.
+            // It has gone on: then it called something else, which it has noted, or is broken.
             self.team.mailbox.waiter.verdict()?;
+            self.team.mailbox.waiter.compare(rank)?;
             return Err(Error::corrupt("the call of a rank", self.sequence));
         };
         Reach::from_words(words)

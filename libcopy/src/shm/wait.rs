@@ -175,7 +175,11 @@ impl Waiter {
 
     /// Fails if a peer's operation of this number is another one: then both may wait where the
     /// other never sends anything.
-    fn compare(&self, rank: usize) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// The mismatch, or why the team is broken.
+    pub(crate) fn compare(&self, rank: usize) -> Result<()> {
         let (sequence, mine) = self.current.get();
         let record = &self.segment.block(rank).calls[sequence as usize % HISTORY];
         if sequence == 0 || record.sequence.load(Ordering::Acquire) != sequence {
