@@ -110,6 +110,8 @@ pub struct Planner {
     kept: Lru<(Key, Arc<Planned>)>,
     /// Steps of short calls, once they have been asked for.
     exchange: Option<Option<Arc<Exchange>>>,
+    /// The groups of short broadcasts, once it was asked for them.
+    descent_tree: Option<Option<Tree>>,
     /// Parts in short broadcasts, by roots.
     descents: HashMap<usize, Descent>,
 }
@@ -132,6 +134,7 @@ impl Planner {
             ways: HashMap::new(),
             kept: Lru::default(),
             exchange: None,
+            descent_tree: None,
             descents: HashMap::new(),
         }
     }
@@ -184,8 +187,12 @@ impl Planner {
         if let Some(known) = self.descents.get(&root) {
             return Some(known.clone());
         }
-        let tree = self.tree_of_short(choose::for_descent)?;
-        let descent = Descent::new(&tree, root, self.rank);
+        // Pricing trees takes long, also where there is none: once for all roots.
+        if self.descent_tree.is_none() {
+            self.descent_tree = Some(self.tree_of_short(choose::for_descent));
+        }
+        let tree = self.descent_tree.as_ref()?.as_ref()?;
+        let descent = Descent::new(tree, root, self.rank);
         self.descents.insert(root, descent.clone());
         Some(descent)
     }

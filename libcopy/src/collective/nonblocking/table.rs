@@ -129,7 +129,7 @@ pub(super) const ROOM: usize = 64 << 10;
 
 /// What a rank has others copy, since the kernel does not for it, with room for the bytes behind.
 #[repr(C, align(128))]
-struct Desk {
+struct CopyRequests {
     /// Who has a request for this rank.
     asked_by: RankSet,
     /// What this rank has another one do.
@@ -137,7 +137,7 @@ struct Desk {
 }
 
 /// Bytes of a rank's requests.
-const DESK: usize = size_of::<Desk>() + ROOM;
+const COPY_REQUESTS: usize = size_of::<CopyRequests>() + ROOM;
 
 /// The shared memory of a communicator.
 #[derive(Debug)]
@@ -169,8 +169,8 @@ fn topics(ranks: usize, depth: u64) -> usize {
 }
 
 /// Where the ranks' copy requests begin.
-fn desks(ranks: usize, depth: u64) -> usize {
-    (topics(ranks, depth) + agreement::bytes(ranks)).next_multiple_of(align_of::<Desk>())
+fn first_copy_requests(ranks: usize, depth: u64) -> usize {
+    (topics(ranks, depth) + agreement::bytes(ranks)).next_multiple_of(align_of::<CopyRequests>())
 }
 
 /// Bytes for `ranks` ranks.
@@ -179,7 +179,7 @@ fn bytes(ranks: usize, depth: u64) -> usize {
         // More than there is of memory: nobody can make it.
         return usize::MAX;
     }
-    desks(ranks, depth) + ranks * DESK
+    first_copy_requests(ranks, depth) + ranks * COPY_REQUESTS
 }
 
 impl Table {
@@ -280,30 +280,30 @@ impl Table {
     }
 
     /// A rank's requests, and the room for their bytes.
-    fn desk(&self, rank: usize) -> (&Desk, *mut u8) {
+    fn copy_requests(&self, rank: usize) -> (&CopyRequests, *mut u8) {
         assert!(rank < self.ranks, "a rank of the communicator");
-        let at = desks(self.ranks, self.depth) + rank * DESK;
-        let place = self.shared.place(at, DESK);
+        let at = first_copy_requests(self.ranks, self.depth) + rank * COPY_REQUESTS;
+        let place = self.shared.place(at, COPY_REQUESTS);
         // SAFETY: within the memory, aligned as the mapping is; all zeros are valid.
-        let desk = unsafe { &*place.cast::<Desk>() };
-        (desk, place.wrapping_add(size_of::<Desk>()))
+        let requests = unsafe { &*place.cast::<CopyRequests>() };
+        (requests, place.wrapping_add(size_of::<CopyRequests>()))
     }
 
     /// The room of a rank's request: [`ROOM`] bytes.
     pub(super) fn room(&self, rank: usize) -> *mut u8 {
-        self.desk(rank).1
+        self.copy_requests(rank).1
     }
 
     /// Has another rank do our request, as soon as it goes on with that operation. The one before
     /// is done.
     pub(super) fn ask(&self, rank: usize, request: CopyRequest) {
-        self.desk(rank).0.request.ask(request);
-        self.desk(request.owner).0.asked_by.add(rank);
+        self.copy_requests(rank).0.request.ask(request);
+        self.copy_requests(request.owner).0.asked_by.add(rank);
     }
 
     /// Whether our request is done.
     pub(super) fn is_done(&self, rank: usize) -> bool {
-        self.desk(rank).0.request.is_done()
+        self.copy_requests(rank).0.request.is_done()
     }
 
     /// Does the copy requests that others have for this rank in an operation: `copy` is given each,
@@ -315,15 +315,15 @@ impl Table {
         number: u64,
         copy: impl Fn(CopyRequest, *mut u8),
     ) -> bool {
-        let asked_by = &self.desk(rank).0.asked_by;
+        let asked_by = &self.copy_requests(rank).0.asked_by;
         let mut served = false;
         asked_by.take(self.ranks, |other| {
-            let (desk, room) = self.desk(other);
-            match desk.request.asked(rank, number) {
+            let (requests, room) = self.copy_requests(other);
+            match requests.request.asked(rank, number) {
                 // Anybody may have written anything there.
                 Some(request) if request.len <= ROOM as u64 => {
                     copy(request, room);
-                    desk.request.finish();
+                    requests.request.finish();
                     served = true;
                 }
                 // It is for another operation of ours.
