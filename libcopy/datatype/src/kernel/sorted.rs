@@ -299,10 +299,7 @@ unsafe fn each_batch<const PACK: bool, const ASK: u8, O: Number, S: Number>(
                     let (mut class, later) = rest.split_at(usize::from(batch.counts[$class]));
                     rest = later;
                     if high - low < order.len() {
-                        let below = |bound: usize| {
-                            class.iter().map(|i| u8::from(usize::from(*i) < bound)).sum::<u8>()
-                        };
-                        class = &class[usize::from(below(low))..usize::from(below(high))];
+                        class = part_of(class, low, high);
                     }
                     for i in class {
                         let i = begin + usize::from(*i);
@@ -329,6 +326,17 @@ unsafe fn each_batch<const PACK: bool, const ASK: u8, O: Number, S: Number>(
         }
         let _ = rest;
     }
+}
+
+/// Those of a class's ascending indices that are from `low` up to `high`.
+///
+/// Not inlined: only the first and the last batch of a range are moved in part, and each form of
+/// [`each_batch`] would have nine copies.
+#[cold]
+#[inline(never)]
+fn part_of(class: &[u8], low: usize, high: usize) -> &[u8] {
+    let below = |bound: usize| class.partition_point(|i| usize::from(*i) < bound);
+    &class[below(low)..below(high)]
 }
 
 /// Asks for what a later piece needs, if there is one.
