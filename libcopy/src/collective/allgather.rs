@@ -5,7 +5,7 @@
 use super::cooperative::{Direction, Rts};
 use super::division::{Division, own_part};
 use super::offloaded::{OffloadRts, Outcome, Piece};
-use super::{direct, exchange, planned};
+use super::{chunked, direct, exchange, planned};
 use crate::error::Result;
 use crate::memcpy;
 use crate::offload::guard::Kind;
@@ -73,6 +73,10 @@ pub(super) fn run(
             // SAFETY: likewise.
             return unsafe { exchange::allgather(team, &steps, mine, recv, division) };
         }
+    }
+    if chunked::takes(team, decision, 1) {
+        // SAFETY: `mine` is readable for our length, and nobody writes to it meanwhile.
+        return unsafe { chunked::allgather(team, mine, recv, division) };
     }
     match decision.path {
         Path::Eager => {

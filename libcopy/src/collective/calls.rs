@@ -9,7 +9,9 @@ use bytemuck::{
 
 use super::alltoall::Side;
 use super::division::{Division, Parts, Scaled, in_bytes, own_part};
-use super::{allgather, alltoall, bcast, direct, exchange, gather, planned, reduce, scatter};
+use super::{
+    allgather, alltoall, bcast, chunked, direct, exchange, gather, planned, reduce, scatter,
+};
 use crate::error::{Error, Result, Value};
 use crate::offload;
 use crate::op::{Call, Op, UNSAID};
@@ -439,6 +441,9 @@ impl Team {
             if let Some(kind) = planned::takes(team, decision) {
                 return planned::alltoall(team, send, recv, part, kind);
             }
+            if chunked::takes(team, decision, 1) {
+                return chunked::alltoall(team, send, recv, part);
+            }
             // SAFETY: both are borrowed, and the divisions are of these lengths.
             unsafe { alltoall::run(team, &sent(send, outgoing), &received(recv, incoming)) }
         })
@@ -733,6 +738,12 @@ impl Team {
             if direct::takes(team, len) {
                 // SAFETY: likewise.
                 return unsafe { direct::reduce_scatter(team, (from, to), counts, &mut combine) };
+            }
+            if reduce::goes_in_chunks(team, len, element) {
+                // SAFETY: likewise.
+                return unsafe {
+                    chunked::reduce_scatter(team, (from, to), counts, element, &mut combine)
+                };
             }
             // SAFETY: both are borrowed; the counts were checked against their lengths.
             unsafe { planned::reduce_scatter(team, (from, to), counts, element, &mut combine) }

@@ -15,6 +15,7 @@ mod allgather;
 mod alltoall;
 mod bcast;
 mod calls;
+mod chunked;
 mod cooperative;
 mod direct;
 mod division;

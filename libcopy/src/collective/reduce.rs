@@ -9,11 +9,11 @@
 
 use super::division::{Division, Parts, slices};
 use super::planned::{self, Combine};
-use super::{allgather, direct, exchange, gather};
+use super::{allgather, chunked, direct, exchange, gather};
 use crate::error::{Allowed, Error, Result};
 use crate::offload;
 use crate::op::Op;
-use crate::plan;
+use crate::plan::granule;
 use crate::scratch::zeros;
 use crate::team::Team;
 
@@ -32,10 +32,15 @@ pub(super) fn whole_elements(len: usize, element: usize) -> Result<()> {
 /// Whether engines move the slices of a result of this length by this operation.
 fn offloads(team: &Team, op: Op, len: usize, element: usize) -> bool {
     let size = team.size();
-    let longest = (len / size)
-        .next_multiple_of(plan::granule(element))
-        .min(len);
+    let longest = (len / size).next_multiple_of(granule(element)).min(len);
     size > 1 && team.decide(op, longest).offloads
+}
+
+/// Whether a reduction of this length goes in chunks through shared memory: where as many bytes of
+/// each rank would be gathered so.
+pub(super) fn goes_in_chunks(team: &mut Team, len: usize, element: usize) -> bool {
+    let decision = team.decide(Op::Allgather, len);
+    chunked::takes(team, decision, granule(element))
 }
 
 /// Combines everybody's elements in the root's memory at `to`, which is null elsewhere.
@@ -57,6 +62,10 @@ pub(super) unsafe fn to_root(
         return unsafe { direct::reduce(team, root, (from, to, len), element, combine) };
     }
     if !offloads(team, Op::Gather, len, element) {
+        if goes_in_chunks(team, len, element) {
+            // SAFETY: the caller's promise.
+            return unsafe { chunked::reduce(team, root, (from, to, len), element, combine) };
+        }
         // SAFETY: the caller's promise.
         return unsafe { planned::reduce(team, root, (from, to, len), element, combine) };
     }
@@ -109,6 +118,10 @@ pub(super) unsafe fn to_all(
         return unsafe { exchange::allreduce(team, &steps, (from, to, len), combine) };
     }
     if !offloads(team, Op::Allgather, len, element) {
+        if goes_in_chunks(team, len, element) {
+            // SAFETY: the caller's promise.
+            return unsafe { chunked::allreduce(team, (from, to, len), element, combine) };
+        }
         // SAFETY: the caller's promise.
         return unsafe { planned::allreduce(team, (from, to, len), element, combine) };
     }

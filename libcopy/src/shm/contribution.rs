@@ -25,6 +25,13 @@ pub(crate) const PLACES: usize = 2;
 pub(crate) type Whole = Contribution<{ MOST / 8 }>;
 pub(crate) type OfStep = Contribution<{ MOST_OF_STEP / 8 }>;
 
+/// Bytes of a chunk of a longer call: with two places of each rank they stay in its second-level
+/// cache, and what ranks wait for each other is little beside copying them.
+pub(crate) const CHUNK: usize = 32 << 10;
+
+/// A place for a chunk, whose bytes are elsewhere.
+pub(crate) type OfChunk = Contribution<0>;
+
 /// One of a rank's places. A few bytes are on the line that says that they are there.
 #[cfg_attr(not(loom), repr(C, align(128)))]
 pub(crate) struct Contribution<const WORDS: usize> {

@@ -14,9 +14,9 @@
 //! threads are ranks.
 //!
 //! What all look at while they join has its memory from the beginning. A rank reserves its board
-//! and its slot when it joins, so that they are in memory near it. Rings, of which there are as
-//! many as pairs of ranks, get theirs when their writer uses them for the first time, and are not
-//! looked at before.
+//! and its slot when it joins, so that they are in memory near it. Chunks, and rings, of which there
+//! are as many as pairs of ranks, get theirs when their writer uses them for the first time, and are
+//! not looked at before.
 //!
 //! Everything that is not ring bytes is an atomic, since peers may write at any time.
 
@@ -36,7 +36,7 @@ use super::anonymous;
 use super::barrier::Barrier;
 use super::board::{Board, RANK_WORDS, REQUESTS};
 use super::claims::Claims;
-use super::contribution::{self, OfStep, PLACES, Whole};
+use super::contribution::{self, CHUNK, OfChunk, OfStep, PLACES, Whole};
 use super::doorbell::Doorbell;
 use super::meeting::{self, Directory, Failed, Guest, Host, Reply};
 use super::reports::Reports;
@@ -46,7 +46,7 @@ use super::turns::Turns;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::mapping::{self, SharedMapping};
-use crate::plan::MOST_STEPS;
+use crate::plan::{MOST_MEMBERS, MOST_STEPS};
 use crate::policy::POLICY_WORDS;
 use crate::process::Home;
 use crate::team::key::TeamKey;
@@ -76,11 +76,12 @@ pub(crate) const SLOT: usize = REQUESTS * ROOM;
 
 /// Bytes of a rank's own part: its board, its contributions, and its slot on pages behind.
 const OWN: usize = CONTRIBUTIONS + CONTRIBUTIONS_LEN + SLOT;
-/// Where the contributions are in it, those of steps among them, and their bytes.
+/// Where the contributions are in it, those of steps and of chunks among them, and their bytes.
 const CONTRIBUTIONS: usize = size_of::<Board>().next_multiple_of(128);
 const OF_STEPS: usize = CONTRIBUTIONS + PLACES * size_of::<Whole>();
+const OF_CHUNKS: usize = OF_STEPS + PLACES * MOST_STEPS * size_of::<OfStep>();
 const CONTRIBUTIONS_LEN: usize =
-    (OF_STEPS + PLACES * MOST_STEPS * size_of::<OfStep>()).next_multiple_of(4096) - CONTRIBUTIONS;
+    (OF_CHUNKS + PLACES * size_of::<OfChunk>()).next_multiple_of(4096) - CONTRIBUTIONS;
 
 /// Words of a text that says why a rank could not join.
 const REASON_WORDS: usize = 48;
@@ -194,6 +195,8 @@ struct Plan {
     blocks: usize,
     /// Where the ranks' own parts begin; everything before has memory from the beginning.
     own: usize,
+    /// Where the chunks begin, if there may be any.
+    chunks: usize,
     /// Where the rings to all begin, and the bytes in front of one.
     casts: usize,
     cast_lines: usize,
@@ -214,6 +217,9 @@ impl Plan {
         place(size_of::<Preamble>());
         let blocks = place(size * size_of::<RankBlock>());
         let own = place(size * OWN);
+        // Ranks in several groups have none.
+        let with_chunks = if size > MOST_MEMBERS { 0 } else { size };
+        let chunks = place(with_chunks * PLACES * CHUNK);
         let lines = size_of::<Head>() + size * size_of::<Counter>();
         let cast_lines = lines.next_multiple_of(4096);
         let casts = place(size * (cast_lines + bcast_ring).next_multiple_of(4096));
@@ -229,6 +235,7 @@ impl Plan {
             bcast_ring,
             blocks,
             own,
+            chunks,
             casts,
             cast_lines,
             firsts,
@@ -240,6 +247,12 @@ impl Plan {
     /// Where a rank's own part begins.
     fn own(&self, rank: usize) -> usize {
         self.own + rank * OWN
+    }
+
+    /// Where a rank's chunks begin.
+    fn chunks(&self, rank: usize) -> usize {
+        assert!(rank < self.size && self.size <= MOST_MEMBERS);
+        self.chunks + rank * PLACES * CHUNK
     }
 
     /// Where the ring from one rank to all begins, with its lines.
@@ -646,7 +659,7 @@ impl Segment {
     /// The bytes that it takes, and the name that the file had while ranks joined, if it had one.
     pub(crate) fn memory(&self) -> (usize, Option<&Path>) {
         let taken = self.file.metadata().map(|file| 512 * file.blocks());
-        let bytes = taken.map_or(self.plan.casts, |bytes| bytes as usize);
+        let bytes = taken.map_or(self.plan.chunks, |bytes| bytes as usize);
         (bytes, self.place.path.as_deref())
     }
 
@@ -732,6 +745,15 @@ impl Segment {
         Ok(())
     }
 
+    /// Gives our chunks memory. A team of more than [`MOST_MEMBERS`] ranks has none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`] if there is no room.
+    pub(crate) fn open_chunks(&self) -> Result<()> {
+        self.reserve(self.plan.chunks(self.rank), PLACES * CHUNK)
+    }
+
     fn reserve(&self, at: usize, bytes: usize) -> Result<()> {
         mapping::reserve(&self.file, at, bytes)
             .map_err(|error| no_room(bytes, &self.place, self.plan.size, error))
@@ -774,6 +796,22 @@ impl Segment {
             self.plan.own(rank) + OF_STEPS,
             PLACES * level + contribution::place(number),
         )
+    }
+
+    /// Where a rank says that its chunk with this number is there.
+    #[inline]
+    pub(crate) fn chunk(&self, rank: usize, number: u64) -> &OfChunk {
+        assert!(rank < self.plan.size);
+        self.entry(self.plan.own(rank) + OF_CHUNKS, contribution::place(number))
+    }
+
+    /// The bytes of a chunk: [`CHUNK`] bytes that peers may change. Only its owner may use them
+    /// before it has said that they are there.
+    #[inline]
+    pub(crate) fn chunk_bytes(&self, rank: usize, number: u64) -> *mut u8 {
+        let at = self.plan.chunks(rank) + contribution::place(number) * CHUNK;
+        // SAFETY: the chunk is inside the mapping.
+        unsafe { self.mapping.base().add(at) }
     }
 
     /// A rank's room for one of the copies that it asks for: [`ROOM`] bytes that peers may change.
@@ -1032,6 +1070,10 @@ mod tests {
             assert!(size_of::<Preamble>() <= plan.blocks);
             assert!(plan.blocks + size * size_of::<RankBlock>() <= plan.own);
             let mut end = plan.own(size);
+            assert!(end <= plan.chunks);
+            if size <= MOST_MEMBERS {
+                end = plan.chunks(size - 1) + PLACES * CHUNK;
+            }
             for from in 0..size {
                 assert!(end <= plan.cast(from));
                 end = plan.cast(from) + plan.cast_lines + plan.bcast_ring;

@@ -102,6 +102,8 @@ pub struct Team {
     pub(crate) contributions: Contributions,
     /// Calls that went group by group.
     pub(crate) exchanges: u64,
+    /// Our chunks so far.
+    pub(crate) chunks: u64,
     /// Ranks that move their parts of a gather or scatter at once, if that was set.
     at_once: Option<usize>,
     /// Memory for bytes on their way, kept because pages that were touched before cost less.
@@ -185,6 +187,7 @@ impl Team {
             is_flat: None,
             contributions: Contributions::default(),
             exchanges: 0,
+            chunks: 0,
             at_once: None,
             scratch: Vec::new(),
         };

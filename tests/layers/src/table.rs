@@ -98,7 +98,7 @@ pub const TABLE: &[Layers] = &[
             < collective/nonblocking
             < collective/cooperative collective/planned
             < collective/direct
-            < collective/exchange
+            < collective/exchange collective/chunked
             < collective/offloaded
             < collective/allgather collective/alltoall collective/bcast collective/gather collective/scatter
             < collective/reduce
