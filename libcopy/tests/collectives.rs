@@ -87,6 +87,7 @@ fn a_rank() {
         "barriers" => barriers(&mut Team::from_env().unwrap()),
         "transports" => transports(&mut Team::from_env().unwrap()),
         "root" => wrong_root(&mut Team::from_env().unwrap(), words.next().unwrap()),
+        "chunks" => chunks(&mut Team::from_env().unwrap()),
         "short" => short(&mut Team::from_env().unwrap()),
         "ahead" => ahead(&mut Team::from_env().unwrap()),
         "steps" => steps(&mut Team::from_env().unwrap()),
@@ -546,6 +547,113 @@ fn typed(team: &mut Team) {
         matches!(refused, Err(Error::Argument { .. })),
         "{refused:?}"
     );
+}
+
+/// Calls of some KiB go in chunks through shared memory, longer ones in chunks or through CMA,
+/// whichever rank 0 finds faster: the bytes and the order are the same, whatever it says when.
+#[test]
+fn calls_in_chunks_do_what_others_do() {
+    for (size, environment) in [
+        (2, &[][..]),
+        (3, &[]),
+        (2, &[("LIBCOPY_TRANSPORT", "shm")]),
+        (4, &[("LIBCOPY_TRANSPORT", "shm")]),
+    ] {
+        expect_success(size, "chunks", environment);
+    }
+}
+
+fn chunks(team: &mut Team) {
+    // As where each has a processor.
+    team.set_oversubscription(Oversubscription::None);
+    let (me, size) = (team.rank(), team.size());
+    let long = [70_000, 300_001].map(|words| 4 * words);
+    let lengths = [2052, 8196, 16_384, 32_768 - 4, 32_772, 50_000].into_iter();
+    for (salt, len) in lengths.chain(long).enumerate() {
+        let of = |rank| pattern(salt as u64, rank, len);
+        let all: Vec<Vec<u8>> = (0..size).map(of).collect();
+        let mine = &all[me];
+        let slice = |rank| plan::share(&(0..len), size, rank, 64);
+        let expected = mixed_around(&all, |rank| slice(rank).start);
+        // Long allreduces have several segments, each with an order of its own.
+        let forced = team.transport();
+        let mut by_plan = expected.clone();
+        if team.set_transport(Some(TransportKind::Cma)).is_ok() {
+            team.allreduce_bytes(Some(mine), &mut by_plan, 4, mix_words)
+                .unwrap();
+        }
+        team.set_transport(forced).unwrap();
+        // Long enough for rank 0 to try both ways, and to change its mind.
+        for turn in 0..6 {
+            let in_place = turn % 2 == 1;
+            let send = (!in_place).then_some(&mine[..]);
+            let mut sum = if in_place { mine.clone() } else { vec![0; len] };
+            team.allreduce_bytes(send, &mut sum, 4, mix_words).unwrap();
+            assert!(sum == by_plan, "allreduce of {len} bytes, turn {turn}");
+            let root = turn % size;
+            let mut sum = mine.clone();
+            let (send, recv) = if me == root {
+                ((!in_place).then_some(&mine[..]), Some(&mut sum[..]))
+            } else {
+                (Some(&mine[..]), None)
+            };
+            team.reduce_bytes(send, recv, root, 4, mix_words).unwrap();
+            assert!(me != root || sum == expected, "reduce of {len} bytes");
+            let counts: Vec<usize> = (0..size).map(|rank| slice(rank).len()).collect();
+            let mut sum = vec![0; counts[me]];
+            team.reduce_scatter_bytes(mine, &mut sum, &counts, 4, mix_words)
+                .unwrap();
+            assert!(sum == expected[slice(me)], "reduce_scatter of {len} bytes");
+            let mut parts = vec![0; len * size];
+            if in_place {
+                parts[me * len..][..len].copy_from_slice(mine);
+                team.allgather_in_place(&mut parts).unwrap();
+            } else {
+                team.allgather(mine, &mut parts).unwrap();
+            }
+            assert!(parts == all.concat(), "allgather of {len} bytes");
+            let part = len / size;
+            let mut parts = vec![0; part * size];
+            team.alltoall(&mine[..part * size], &mut parts).unwrap();
+            let for_us = |bytes: &Vec<u8>| bytes[me * part..][..part].to_vec();
+            let ours: Vec<u8> = all.iter().flat_map(for_us).collect();
+            assert!(parts == ours, "alltoall of {part} bytes");
+        }
+        // Parts of different lengths with gaps, of some ranks nothing, and of others some chunks.
+        let counts: Vec<usize> = (0..size).map(|rank| len * (rank % 3) / 2).collect();
+        let offsets: Vec<usize> = (0..size).map(|rank| (len + 5) * rank).collect();
+        let parts = Parts {
+            counts: &counts,
+            offsets: &offsets,
+        };
+        let mut collected = vec![9; (len + 5) * size];
+        let mut expected = collected.clone();
+        for rank in 0..size {
+            expected[offsets[rank]..][..counts[rank]].copy_from_slice(&all[rank][..counts[rank]]);
+        }
+        team.allgatherv(&mine[..counts[me]], &mut collected, parts)
+            .unwrap();
+        assert!(collected == expected, "allgatherv of {len} bytes");
+        // Most elements are one rank's, of another one there are none.
+        let mut counts = vec![0; size];
+        counts[size - 1] = len / 8 * 4;
+        counts[0] = len - counts[size - 1];
+        let start = |rank: usize| counts[..rank].iter().sum::<usize>();
+        let mut expected = all[0].clone();
+        all[1..].iter().for_each(|bytes| add(bytes, &mut expected));
+        let mut sum = vec![0; counts[me]];
+        team.reduce_scatter_bytes(mine, &mut sum, &counts, 4, add)
+            .unwrap();
+        let ours = start(me)..start(me) + counts[me];
+        assert!(sum == expected[ours], "uneven reduce_scatter of {len}");
+    }
+    assert!(team.chunks_written() > 0);
+    let mut transports = team.transports().iter();
+    let has_cma = transports.any(|it| it.kind == TransportKind::Cma && it.usable);
+    if team.transport().is_none() && has_cma {
+        // Rank 0 has had long reductions go both ways.
+        assert!(team.plan_counts().calls > 0);
+    }
 }
 
 #[test]

@@ -2,17 +2,18 @@
 
 //! Allgather: everybody opens its part, everybody copies from everybody else.
 
+use super::chunked::{self, Way};
 use super::cooperative::{Direction, Rts};
 use super::division::{Division, own_part};
 use super::offloaded::{OffloadRts, Outcome, Piece};
-use super::{chunked, direct, exchange, planned};
+use super::{direct, exchange, planned};
 use crate::error::Result;
 use crate::memcpy;
 use crate::offload::guard::Kind;
 use crate::op::{Call, Op};
 use crate::policy::Path;
 use crate::shm::mailbox::{Source, Step, Target};
-use crate::team::Team;
+use crate::team::{Decision, Team};
 use crate::transport::stream::{Flow, Receiving, Sending, exchange};
 
 /// Every rank's side; `own` is our part unless it is in its place already.
@@ -23,11 +24,40 @@ pub(super) fn run(
     division: Division<'_>,
 ) -> Result<()> {
     let me = team.rank();
+    if let Some(own) = own {
+        own_part(own.len(), division.part(me).1)?;
+    }
+    let parts = (0..team.size()).map(|rank| division.part(rank).1);
+    let largest = parts.max().unwrap_or(0);
+    let decision = team.decide(Op::Allgather, largest);
+    if decision.path == Path::Eager && direct::takes(team, largest) {
+        let mine = own.unwrap_or(&recv[division.part(me).0..]).as_ptr();
+        // SAFETY: `mine` is readable for our length, and nobody writes to it meanwhile.
+        return unsafe { direct::allgather(team, mine, recv, division) };
+    }
+    let way = Way::of(team, chunked::Kind::Allgather, decision, largest, 1);
+    let done = if way.is_chunked {
+        let mine = own.unwrap_or(&recv[division.part(me).0..]).as_ptr();
+        // SAFETY: likewise.
+        unsafe { chunked::allgather(team, mine, recv, division) }
+    } else {
+        as_decided(team, own, recv, division, (decision, largest))
+    };
+    way.end(team);
+    done
+}
+
+/// [`run`] as the policy has decided, with a largest part of this length.
+fn as_decided(
+    team: &mut Team,
+    own: Option<&[u8]>,
+    recv: &mut [u8],
+    division: Division<'_>,
+    (decision, largest): (Decision, usize),
+) -> Result<()> {
+    let me = team.rank();
     let base = recv.as_mut_ptr();
     let (own_offset, own_len) = division.part(me);
-    if let Some(own) = own {
-        own_part(own.len(), own_len)?;
-    }
     // SAFETY: our part is inside the buffer.
     let in_place = unsafe { base.add(own_offset) };
     let mine = own.map_or(in_place.cast_const(), <[u8]>::as_ptr);
@@ -37,10 +67,6 @@ pub(super) fn run(
         // SAFETY: the part is inside the buffer.
         (unsafe { base.add(offset) }, len)
     };
-    let largest = (0..team.size())
-        .map(|rank| division.part(rank).1)
-        .max()
-        .unwrap_or(0);
     let flow = team.flow(recv.len().saturating_mul(team.size()));
     let keep_own = |flow: Flow| {
         if own.is_some() {
@@ -48,7 +74,6 @@ pub(super) fn run(
             unsafe { memcpy::either(in_place, mine, own_len, flow.streaming) }
         }
     };
-    let decision = team.decide(Op::Allgather, largest);
     if team.size() > 1 && decision.offloads {
         let places = Places {
             recv: (base, recv.len()),
@@ -65,18 +90,10 @@ pub(super) fn run(
         return unsafe { planned::allgather(team, mine, recv, division, kind) };
     }
     if decision.path == Path::Eager && team.size() > 1 {
-        if direct::takes(team, largest) {
-            // SAFETY: `mine` is readable for our length, and nobody writes to it meanwhile.
-            return unsafe { direct::allgather(team, mine, recv, division) };
-        }
         if let Some(steps) = exchange::steps_of_parts(team, largest) {
-            // SAFETY: likewise.
+            // SAFETY: `mine` is readable for our length, and nobody writes to it meanwhile.
             return unsafe { exchange::allgather(team, &steps, mine, recv, division) };
         }
-    }
-    if chunked::takes(team, decision, 1) {
-        // SAFETY: `mine` is readable for our length, and nobody writes to it meanwhile.
-        return unsafe { chunked::allgather(team, mine, recv, division) };
     }
     match decision.path {
         Path::Eager => {

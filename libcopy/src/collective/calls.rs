@@ -8,10 +8,9 @@ use bytemuck::{
 };
 
 use super::alltoall::Side;
+use super::chunked::{self, Way};
 use super::division::{Division, Parts, Scaled, in_bytes, own_part};
-use super::{
-    allgather, alltoall, bcast, chunked, direct, exchange, gather, planned, reduce, scatter,
-};
+use super::{allgather, alltoall, bcast, direct, exchange, gather, planned, reduce, scatter};
 use crate::error::{Error, Result, Value};
 use crate::offload;
 use crate::op::{Call, Op, UNSAID};
@@ -438,14 +437,17 @@ impl Team {
                 return direct::alltoall(team, send, recv, part);
             }
             let decision = team.decide(Op::Alltoall, part);
-            if let Some(kind) = planned::takes(team, decision) {
-                return planned::alltoall(team, send, recv, part, kind);
-            }
-            if chunked::takes(team, decision, 1) {
-                return chunked::alltoall(team, send, recv, part);
-            }
-            // SAFETY: both are borrowed, and the divisions are of these lengths.
-            unsafe { alltoall::run(team, &sent(send, outgoing), &received(recv, incoming)) }
+            let way = Way::of(team, chunked::Kind::Alltoall, decision, part, 1);
+            let done = if way.is_chunked {
+                chunked::alltoall(team, send, recv, part)
+            } else if let Some(kind) = planned::takes(team, decision) {
+                planned::alltoall(team, send, recv, part, kind)
+            } else {
+                // SAFETY: both are borrowed, and the divisions are of these lengths.
+                unsafe { alltoall::run(team, &sent(send, outgoing), &received(recv, incoming)) }
+            };
+            way.end(team);
+            done
         })
     }
 
@@ -735,18 +737,8 @@ impl Team {
             Division::parts(parts, send.len(), team.size(), false)?;
             own_part(recv.len(), counts[team.rank()])?;
             let (from, to) = (send.as_ptr(), recv.as_mut_ptr());
-            if direct::takes(team, len) {
-                // SAFETY: likewise.
-                return unsafe { direct::reduce_scatter(team, (from, to), counts, &mut combine) };
-            }
-            if reduce::goes_in_chunks(team, len, element) {
-                // SAFETY: likewise.
-                return unsafe {
-                    chunked::reduce_scatter(team, (from, to), counts, element, &mut combine)
-                };
-            }
             // SAFETY: both are borrowed; the counts were checked against their lengths.
-            unsafe { planned::reduce_scatter(team, (from, to), counts, element, &mut combine) }
+            unsafe { reduce::scattered(team, (from, to), counts, element, &mut combine) }
         })
     }
 }

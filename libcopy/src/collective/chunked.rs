@@ -14,6 +14,7 @@
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::time::Instant;
 
 use super::direct::{meet, wake};
 use super::division::Division;
@@ -21,22 +22,89 @@ use super::planned::Combine;
 use crate::error::Result;
 use crate::memcpy;
 use crate::op::{Call, Op};
-use crate::plan::{self, MOST_MEMBERS};
+use crate::plan::{self, MOST_MEMBERS, Planned};
 use crate::policy::Path;
 use crate::shm::contribution::CHUNK;
+use crate::shm::leading::Class;
 use crate::team::{Decision, Team};
 use crate::transport::TransportKind;
 
-/// Whether a call that the policy decides so about goes this way, the same on all ranks. `granule`:
-/// bytes that stay together. Where ranks outnumber processors it does not: each chunk would cost a
-/// switch to another rank.
-pub(super) fn takes(team: &mut Team, decision: Decision, granule: usize) -> bool {
-    let size = team.size();
-    matches!(decision.path, Path::Eager | Path::Via(TransportKind::Shm))
-        && (2..=MOST_MEMBERS).contains(&size)
-        && granule <= AT_A_TIME.min(CHUNK / size)
-        && !team.is_oversubscribed()
-        && team.is_flat()
+/// Longer calls go as the policy says.
+const LONGEST: usize = 8 << 20;
+
+/// What a call may do in chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Allgather,
+    Alltoall,
+    Reduction,
+}
+
+/// Whether a call goes in chunks. Where the policy says through shared memory, it does. Where it
+/// says through the kernel, which copies once, that depends on how far the ranks are from each
+/// other: rank 0 measures both ([`crate::shm::leading`]).
+#[derive(Debug)]
+pub(super) struct Way {
+    /// The same on all ranks.
+    pub(super) is_chunked: bool,
+    /// If time decides: the class of the call, its number, and when it has begun.
+    led: Option<(Class, u64, Option<Instant>)>,
+}
+
+impl Way {
+    /// As the policy says.
+    pub(super) const BY_POLICY: Way = Way {
+        is_chunked: false,
+        led: None,
+    };
+
+    /// The way of a call that the policy decides so about, and in which each rank has `bytes`
+    /// bytes for each other one. `granule`: bytes that stay together. Where ranks outnumber
+    /// processors nothing goes in chunks: each would cost a switch to another rank.
+    pub(super) fn of(
+        team: &mut Team,
+        kind: Kind,
+        decision: Decision,
+        bytes: usize,
+        granule: usize,
+    ) -> Way {
+        let size = team.size();
+        let may_be = (2..=MOST_MEMBERS).contains(&size)
+            && granule <= AT_A_TIME.min(CHUNK / size)
+            && !team.is_oversubscribed()
+            && !decision.offloads
+            && team.is_flat();
+        let is_led = match decision.path {
+            _ if !may_be => None,
+            Path::Eager | Path::Via(TransportKind::Shm) => Some(false),
+            Path::Via(TransportKind::Cma) if team.transport().is_none() && bytes <= LONGEST => {
+                Some(true)
+            }
+            Path::Via(_) => None,
+        };
+        let Some(true) = is_led else {
+            return Way {
+                is_chunked: is_led.is_some(),
+                led: None,
+            };
+        };
+        let class = Class::new(kind as usize, bytes);
+        let (number, way) = team.next_led(class);
+        let started = (team.rank() == 0).then(Instant::now);
+        Way {
+            is_chunked: way == 0,
+            led: Some((class, number, started)),
+        }
+    }
+
+    /// The call has ended.
+    pub(super) fn end(self, team: &mut Team) {
+        if let Some((class, number, Some(started))) = self.led {
+            let nanos = started.elapsed().as_nanos() as u64;
+            let way = usize::from(!self.is_chunked);
+            team.note_led(class, (number, way), nanos);
+        }
+    }
 }
 
 /// Bytes of each of `parts` parts of a chunk.
@@ -116,30 +184,33 @@ pub(super) fn alltoall(team: &mut Team, send: &[u8], recv: &mut [u8], part: usiz
     Ok(())
 }
 
-/// Combines everybody's `len` bytes at `from` to everybody's `to`.
+/// Combines everybody's `len` bytes at `from` to everybody's `to`, in the order of this plan, which
+/// has no groups.
 ///
 /// # Safety
 ///
 /// Both have `len` bytes, `to` writable, and are the same or apart.
 pub(super) unsafe fn allreduce(
     team: &mut Team,
+    planned: &Planned,
     (from, to, len): (*const u8, *mut u8, usize),
     element: usize,
     combine: Combine<'_>,
 ) -> Result<()> {
-    let (me, granule) = (team.rank(), plan::granule(element));
-    let slices = Slices::Shared { len, granule };
-    let own = slices.of(me, team.size()).start;
-    // SAFETY: the caller's promise; our slice is inside.
-    unsafe {
-        let call = Call::new(Op::Allreduce, 0, len);
-        let results = Results {
-            own: to.add(own),
-            are_shared: true,
-            all: to,
-        };
-        run(team, call, from, (slices, granule), results, combine)
-    }
+    let granule = plan::granule(element);
+    let slices = Slices::Shared {
+        len,
+        granule,
+        segments: planned.segments,
+    };
+    let results = Results {
+        own: to,
+        are_shared: true,
+        all: to,
+    };
+    let call = Call::new(Op::Allreduce, 0, len);
+    // SAFETY: the caller's promise.
+    unsafe { run(team, call, from, (slices, granule), results, combine) }
 }
 
 /// Combines everybody's `len` bytes at `from` to the root's `to`; elsewhere `to` is null.
@@ -154,16 +225,14 @@ pub(super) unsafe fn reduce(
     element: usize,
     combine: Combine<'_>,
 ) -> Result<()> {
-    let (me, granule) = (team.rank(), plan::granule(element));
-    let slices = Slices::Shared { len, granule };
-    let own = slices.of(me, team.size()).start;
+    let granule = plan::granule(element);
+    let slices = Slices::Shared {
+        len,
+        granule,
+        segments: 1,
+    };
     let results = Results {
-        own: if me == root {
-            // SAFETY: the caller's promise; our slice is inside.
-            unsafe { to.add(own) }
-        } else {
-            to
-        },
+        own: to,
         are_shared: true,
         all: to,
     };
@@ -172,8 +241,8 @@ pub(super) unsafe fn reduce(
     unsafe { run(team, call, from, (slices, granule), results, combine) }
 }
 
-/// Combines everybody's elements at `from`, which are divided among the ranks, and puts our part of
-/// them to `to`.
+/// Combines everybody's elements at `from`, and puts our part of them to `to`. Parts start at
+/// `starts`, whose last one is the end of all.
 ///
 /// # Safety
 ///
@@ -182,17 +251,17 @@ pub(super) unsafe fn reduce(
 pub(super) unsafe fn reduce_scatter(
     team: &mut Team,
     (from, to): (*const u8, *mut u8),
-    counts: &[usize],
+    starts: &[usize],
     element: usize,
     combine: Combine<'_>,
 ) -> Result<()> {
-    let call = Call::new(Op::ReduceScatter, 0, counts.iter().sum());
+    let call = Call::new(Op::ReduceScatter, 0, starts[team.size()]);
     let results = Results {
-        own: to,
+        own: to.wrapping_sub(starts[team.rank()]),
         are_shared: false,
         all: std::ptr::null_mut(),
     };
-    let slices = (Slices::Given(counts), plan::granule(element));
+    let slices = (Slices::Given(starts), plan::granule(element));
     // SAFETY: the caller's promise.
     unsafe { run(team, call, from, slices, results, combine) }
 }
@@ -200,20 +269,36 @@ pub(super) unsafe fn reduce_scatter(
 /// Which elements a rank combines.
 #[derive(Clone, Copy)]
 enum Slices<'a> {
-    /// Of `len` bytes as many as any other, as in plans.
-    Shared { len: usize, granule: usize },
-    /// Those behind the ones of the ranks before it.
+    /// Of each segment as many as any other, as in plans.
+    Shared {
+        len: usize,
+        granule: usize,
+        segments: usize,
+    },
+    /// Those from its start on to the next one.
     Given(&'a [usize]),
 }
 
 impl Slices<'_> {
-    fn of(self, rank: usize, size: usize) -> Range<usize> {
+    fn segments(self) -> usize {
         match self {
-            Slices::Shared { len, granule } => plan::share(&(0..len), size, rank, granule),
-            Slices::Given(counts) => {
-                let start = counts[..rank].iter().sum();
-                start..start + counts[rank]
+            Slices::Shared { segments, .. } => segments,
+            Slices::Given(_) => 1,
+        }
+    }
+
+    /// The elements of a rank in a segment.
+    fn of(self, rank: usize, size: usize, segment: usize) -> Range<usize> {
+        match self {
+            Slices::Shared {
+                len,
+                granule,
+                segments,
+            } => {
+                let segment = plan::share(&(0..len), segments, segment, granule);
+                plan::share(&segment, size, rank, granule)
             }
+            Slices::Given(starts) => starts[rank]..starts[rank + 1],
         }
     }
 }
@@ -221,7 +306,7 @@ impl Slices<'_> {
 /// Where results go.
 #[derive(Clone, Copy)]
 struct Results {
-    /// Those that we combine; null: nowhere.
+    /// Those that we combine, counted as those of all; null: nowhere.
     own: *mut u8,
     /// Whether we write them to the next chunk, too.
     are_shared: bool,
@@ -249,18 +334,24 @@ unsafe fn run(
 ) -> Result<()> {
     let (me, size) = (team.rank(), team.size());
     let bytes = part_of_chunk(size, granule);
-    let longest = (0..size).map(|rank| slices.of(rank, size).len()).max();
-    let chunks = longest.unwrap_or(0).div_ceil(bytes);
-    let ours = slices.of(me, size);
+    let segments = slices.segments();
+    let all = (0..segments).flat_map(|segment| (0..size).map(move |rank| (rank, segment)));
+    let lengths = all.map(|(rank, segment)| slices.of(rank, size, segment).len());
+    let chunks = lengths.max().unwrap_or(0).div_ceil(bytes);
+    let of_chunk = |rank, chunk: usize| {
+        let slice = slices.of(rank, size, chunk / chunks);
+        piece(&slice, chunk % chunks, bytes)
+    };
     let at_a_time = AT_A_TIME / granule * granule;
     let mut places = MaybeUninit::<[[u128; AT_A_TIME / 16]; 2]>::uninit();
     let other = places.as_mut_ptr().cast::<u8>();
     // SAFETY: the second one of the two.
     let sum = unsafe { other.add(AT_A_TIME) };
-    for chunk in 0..chunks + usize::from(results.are_shared) {
+    let last = segments * chunks;
+    for chunk in 0..last + usize::from(results.are_shared && last > 0) {
         let put = |place: *mut u8| {
-            for rank in (0..size).filter(|rank| *rank != me) {
-                let range = piece(&slices.of(rank, size), chunk, bytes);
+            for rank in (0..size).filter(|rank| *rank != me && chunk < last) {
+                let range = of_chunk(rank, chunk);
                 // SAFETY: the caller's promise; the pieces of all ranks fit into a chunk.
                 unsafe { write(place.add(rank * bytes), from.add(range.start), range.len()) };
             }
@@ -268,7 +359,7 @@ unsafe fn run(
         let number = publish(team, |_| call, put)?;
         if let (Some(before), false) = (chunk.checked_sub(1), results.all.is_null()) {
             for rank in team.others() {
-                let range = piece(&slices.of(rank, size), before, bytes);
+                let range = of_chunk(rank, before);
                 // SAFETY: its owner has written as many bytes, for which there is room.
                 unsafe {
                     let to = results.all.add(range.start);
@@ -276,7 +367,11 @@ unsafe fn run(
                 }
             }
         }
-        let range = piece(&ours, chunk, bytes);
+        let range = if chunk < last {
+            of_chunk(me, chunk)
+        } else {
+            0..0
+        };
         for start in range.clone().step_by(at_a_time) {
             let len = at_a_time.min(range.end - start);
             let at = me * bytes + start - range.start;
@@ -288,7 +383,7 @@ unsafe fn run(
                 let into = if results.own.is_null() {
                     sum
                 } else {
-                    results.own.add(start - ours.start)
+                    results.own.wrapping_add(start)
                 };
                 if !std::ptr::eq(into, own) {
                     // Commutative: ours stay.

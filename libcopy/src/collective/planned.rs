@@ -9,6 +9,7 @@
 //! itself.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 
 use super::division::Division;
 use crate::error::{Error, Result};
@@ -179,7 +180,21 @@ pub(super) fn alltoall(
     unsafe { run.start(team) }
 }
 
-/// Combines everybody's `len` bytes at `from` to everybody's `to`.
+/// What a rank does in a reduction of elements of `element` bytes.
+pub(super) fn plan(
+    team: &mut Team,
+    operation: Operation,
+    root: usize,
+    lengths: Lengths<'_>,
+    element: usize,
+) -> Arc<Planned> {
+    team.plan(&PlanCall {
+        element,
+        ..plan_call(operation, root, lengths)
+    })
+}
+
+/// Combines everybody's `len` bytes at `from` to everybody's `to`, by this plan.
 ///
 /// # Safety
 ///
@@ -187,14 +202,12 @@ pub(super) fn alltoall(
 /// meanwhile.
 pub(super) unsafe fn allreduce(
     team: &mut Team,
+    planned: &Planned,
     (from, to, len): (*const u8, *mut u8, usize),
     element: usize,
     combine: Combine<'_>,
 ) -> Result<()> {
-    let mut call = plan_call(Operation::Allreduce, 0, Lengths::Same(len));
-    call.element = element;
-    let planned = team.plan(&call);
-    let mut run = Run::new(team, Call::new(Op::Allreduce, 0, len), &planned);
+    let mut run = Run::new(team, Call::new(Op::Allreduce, 0, len), planned);
     run.memory[index(Buffer::Send)] = (from.cast_mut(), len);
     run.memory[index(Buffer::Receive)] = (to, len);
     run.slot = 2 * in_slot(len);
@@ -203,22 +216,21 @@ pub(super) unsafe fn allreduce(
     unsafe { run.start(team) }
 }
 
-/// Combines everybody's `len` bytes at `from` to the root's `to`; elsewhere `to` is null.
+/// Combines everybody's `len` bytes at `from` to the root's `to`, by this plan; elsewhere `to` is
+/// null.
 ///
 /// # Safety
 ///
 /// As for [`allreduce`].
 pub(super) unsafe fn reduce(
     team: &mut Team,
+    planned: &Planned,
     root: usize,
     (from, to, len): (*const u8, *mut u8, usize),
     element: usize,
     combine: Combine<'_>,
 ) -> Result<()> {
-    let mut call = plan_call(Operation::Reduce, root, Lengths::Same(len));
-    call.element = element;
-    let planned = team.plan(&call);
-    let mut run = Run::new(team, Call::new(Op::Reduce, root, len), &planned);
+    let mut run = Run::new(team, Call::new(Op::Reduce, root, len), planned);
     run.memory[index(Buffer::Send)] = (from.cast_mut(), len);
     if team.rank() == root {
         run.memory[index(Buffer::Receive)] = (to, len);
@@ -230,8 +242,8 @@ pub(super) unsafe fn reduce(
     unsafe { run.start(team) }
 }
 
-/// Combines everybody's elements at `from`, which are divided among the ranks, and puts our part of
-/// them to `to`.
+/// Combines everybody's elements at `from`, and puts our part of them to `to`, by this plan. Parts
+/// start at `starts`, whose last one is the end of all.
 ///
 /// # Safety
 ///
@@ -239,23 +251,15 @@ pub(super) unsafe fn reduce(
 /// meanwhile.
 pub(super) unsafe fn reduce_scatter(
     team: &mut Team,
+    planned: &Planned,
     (from, to): (*const u8, *mut u8),
-    counts: &[usize],
+    starts: &[usize],
     element: usize,
     combine: Combine<'_>,
 ) -> Result<()> {
     let me = team.rank();
-    let starts: Vec<usize> = std::iter::once(0)
-        .chain(counts.iter().scan(0, |end, count| {
-            *end += count;
-            Some(*end)
-        }))
-        .collect();
-    let (own, len) = (starts[me]..starts[me + 1], starts[counts.len()]);
-    let mut call = plan_call(Operation::ReduceScatter, 0, Lengths::Starts(&starts));
-    call.element = element;
-    let planned = team.plan(&call);
-    let mut run = Run::new(team, Call::new(Op::ReduceScatter, 0, len), &planned);
+    let (own, len) = (starts[me]..starts[me + 1], starts[team.size()]);
+    let mut run = Run::new(team, Call::new(Op::ReduceScatter, 0, len), planned);
     run.memory[index(Buffer::Send)] = (from.cast_mut(), len);
     run.memory[index(Buffer::Receive)] = (to, own.len());
     run.is_in_place = std::ptr::eq(from.wrapping_add(own.start), to);
@@ -283,9 +287,7 @@ pub(super) unsafe fn scan(
         Op::Exscan => Operation::Exscan,
         _ => Operation::Scan,
     };
-    let mut call = plan_call(operation, 0, Lengths::Same(len));
-    call.element = element;
-    let planned = team.plan(&call);
+    let planned = plan(team, operation, 0, Lengths::Same(len), element);
     let mut run = Run::new(team, Call::new(op, 0, len), &planned);
     run.memory[index(Buffer::Send)] = (from.cast_mut(), len);
     if op == Op::Scan || me > 0 {

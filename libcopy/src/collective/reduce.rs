@@ -7,13 +7,14 @@
 //! Where copy engines are to move bytes while the program goes on (`LIBCOPY_ASYNC`), the ranks
 //! combine a slice each, and the slices are gathered as any others are.
 
+use super::chunked::{self, Way};
 use super::division::{Division, Parts, slices};
 use super::planned::{self, Combine};
-use super::{allgather, chunked, direct, exchange, gather};
+use super::{allgather, direct, exchange, gather};
 use crate::error::{Allowed, Error, Result};
 use crate::offload;
 use crate::op::Op;
-use crate::plan::granule;
+use crate::plan::{Lengths, Operation, Planned, Workers, granule};
 use crate::scratch::zeros;
 use crate::team::Team;
 
@@ -36,11 +37,27 @@ fn offloads(team: &Team, op: Op, len: usize, element: usize) -> bool {
     size > 1 && team.decide(op, longest).offloads
 }
 
-/// Whether a reduction of this length goes in chunks through shared memory: where as many bytes of
-/// each rank would be gathered so.
-pub(super) fn goes_in_chunks(team: &mut Team, len: usize, element: usize) -> bool {
+/// How a reduction of `len` bytes goes that has this plan: as an allgather of as many bytes of each
+/// rank would. In chunks elements are combined as by a plan without groups in which each rank
+/// combines its own part, so no other one is replaced.
+fn way_of(
+    team: &mut Team,
+    op: Operation,
+    planned: &Planned,
+    (len, element): (usize, usize),
+) -> Way {
+    let is_by_owners = op != Operation::ReduceScatter || planned.workers == Workers::Owners;
+    if planned.depth > 1 || !is_by_owners {
+        return Way::BY_POLICY;
+    }
     let decision = team.decide(Op::Allgather, len);
-    chunked::takes(team, decision, granule(element))
+    Way::of(
+        team,
+        chunked::Kind::Reduction,
+        decision,
+        len,
+        granule(element),
+    )
 }
 
 /// Combines everybody's elements in the root's memory at `to`, which is null elsewhere.
@@ -62,12 +79,21 @@ pub(super) unsafe fn to_root(
         return unsafe { direct::reduce(team, root, (from, to, len), element, combine) };
     }
     if !offloads(team, Op::Gather, len, element) {
-        if goes_in_chunks(team, len, element) {
-            // SAFETY: the caller's promise.
-            return unsafe { chunked::reduce(team, root, (from, to, len), element, combine) };
-        }
+        let planned = planned::plan(team, Operation::Reduce, root, Lengths::Same(len), element);
+        let (way, what) = (
+            way_of(team, Operation::Reduce, &planned, (len, element)),
+            (from, to, len),
+        );
         // SAFETY: the caller's promise.
-        return unsafe { planned::reduce(team, root, (from, to, len), element, combine) };
+        let done = unsafe {
+            if way.is_chunked {
+                chunked::reduce(team, root, what, element, combine)
+            } else {
+                planned::reduce(team, &planned, root, what, element, combine)
+            }
+        };
+        way.end(team);
+        return done;
     }
     let (counts, offsets) = slices(len, element, team.size());
     let rank = team.rank();
@@ -79,7 +105,7 @@ pub(super) unsafe fn to_root(
         // SAFETY: the caller's promise; the slice is inside.
         let recv = unsafe {
             let own = to.add(offsets[rank]);
-            planned::reduce_scatter(team, (from, own), &counts, element, combine)?;
+            scattered(team, (from, own), &counts, element, combine)?;
             std::slice::from_raw_parts_mut(to, len)
         };
         return gather::root(team, None, recv, division);
@@ -87,7 +113,7 @@ pub(super) unsafe fn to_root(
     let mut slice = zeros(counts[rank])?;
     // SAFETY: the caller's promise; the slice is as long as our part.
     unsafe {
-        planned::reduce_scatter(team, (from, slice.as_mut_ptr()), &counts, element, combine)?;
+        scattered(team, (from, slice.as_mut_ptr()), &counts, element, combine)?;
     }
     gather::leaf(team, &slice, root)?;
     // The slice goes now.
@@ -118,24 +144,72 @@ pub(super) unsafe fn to_all(
         return unsafe { exchange::allreduce(team, &steps, (from, to, len), combine) };
     }
     if !offloads(team, Op::Allgather, len, element) {
-        if goes_in_chunks(team, len, element) {
-            // SAFETY: the caller's promise.
-            return unsafe { chunked::allreduce(team, (from, to, len), element, combine) };
-        }
+        let planned = planned::plan(team, Operation::Allreduce, 0, Lengths::Same(len), element);
+        let (way, what) = (
+            way_of(team, Operation::Allreduce, &planned, (len, element)),
+            (from, to, len),
+        );
         // SAFETY: the caller's promise.
-        return unsafe { planned::allreduce(team, (from, to, len), element, combine) };
+        let done = unsafe {
+            if way.is_chunked {
+                chunked::allreduce(team, &planned, what, element, combine)
+            } else {
+                planned::allreduce(team, &planned, what, element, combine)
+            }
+        };
+        way.end(team);
+        return done;
     }
     let (counts, offsets) = slices(len, element, team.size());
     // SAFETY: the caller's promise; the slice is inside.
     unsafe {
         let own = to.add(offsets[team.rank()]);
-        planned::reduce_scatter(team, (from, own), &counts, element, combine)?;
+        scattered(team, (from, own), &counts, element, combine)?;
     }
     let division = Division::Slices(Parts {
         counts: &counts,
         offsets: &offsets,
     });
     allgather::run(team, None, recv, division)
+}
+
+/// Combines everybody's elements at `from`, which are divided among the ranks, and puts our part of
+/// them to `to`.
+///
+/// # Safety
+///
+/// `from` has the bytes of all parts, and `to`, writable, those of ours; nobody else uses either
+/// meanwhile.
+pub(super) unsafe fn scattered(
+    team: &mut Team,
+    (from, to): (*const u8, *mut u8),
+    counts: &[usize],
+    element: usize,
+    combine: Combine<'_>,
+) -> Result<()> {
+    let len = counts.iter().sum();
+    if direct::takes(team, len) {
+        // SAFETY: the caller's promise.
+        return unsafe { direct::reduce_scatter(team, (from, to), counts, combine) };
+    }
+    let ends = counts.iter().scan(0, |end, count| {
+        *end += count;
+        Some(*end)
+    });
+    let starts: Vec<usize> = std::iter::once(0).chain(ends).collect();
+    let lengths = Lengths::Starts(&starts);
+    let planned = planned::plan(team, Operation::ReduceScatter, 0, lengths, element);
+    let way = way_of(team, Operation::ReduceScatter, &planned, (len, element));
+    // SAFETY: the caller's promise.
+    let done = unsafe {
+        if way.is_chunked {
+            chunked::reduce_scatter(team, (from, to), &starts, element, combine)
+        } else {
+            planned::reduce_scatter(team, &planned, (from, to), &starts, element, combine)
+        }
+    };
+    way.end(team);
+    done
 }
 
 /// Combines our elements at `from` and those of the ranks before us in our memory at `to`; with

@@ -42,6 +42,9 @@ pub struct Planned {
     pub workers: Workers,
     /// Levels of groups.
     pub depth: usize,
+    /// Parts of the buffers that go one after the other; in each, elements are combined in an order
+    /// that begins anew.
+    pub segments: usize,
 }
 
 /// What became of a rank's plans.
@@ -163,6 +166,7 @@ impl Planner {
                 .any(|group| way.tree.leader(Member::Group(group), call.root) == self.rank),
             workers: way.shape.workers,
             depth: way.tree.depth(),
+            segments: plans.segments(),
         });
         if self.kept.len() >= KEPT {
             self.kept.take_oldest();

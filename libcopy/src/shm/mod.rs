@@ -5,7 +5,7 @@
 //!
 //! [`segment`] lays the memory out. [`ring`], [`doorbell`], [`barrier`], [`board`],
 //! [`contribution`], [`claims`] and [`reports`] are protocols on words in it, which `loom` checks
-//! through [`sync`]. [`wait`] waits for peers and notices who died, by [`turns`]; [`mailbox`] sends
+//! through [`sync`]. [`leading`] is how all learn from rank 0 which of two ways is faster. [`wait`] waits for peers and notices who died, by [`turns`]; [`mailbox`] sends
 //! and receives messages. [`meeting`] is how ranks that do not see one file meet. [`anonymous`] is
 //! memory of processes that are no team.
 
@@ -15,6 +15,7 @@ pub(crate) mod board;
 pub mod claims;
 pub(crate) mod contribution;
 pub(crate) mod doorbell;
+pub(crate) mod leading;
 pub(crate) mod mailbox;
 pub(crate) mod meeting;
 pub(crate) mod message_segment;

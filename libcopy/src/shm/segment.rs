@@ -38,6 +38,7 @@ use super::board::{Board, RANK_WORDS, REQUESTS};
 use super::claims::Claims;
 use super::contribution::{self, CHUNK, OfChunk, OfStep, PLACES, Whole};
 use super::doorbell::Doorbell;
+use super::leading::Choices;
 use super::meeting::{self, Directory, Failed, Guest, Host, Reply};
 use super::reports::Reports;
 use super::ring::{Counter, Head};
@@ -53,7 +54,7 @@ use crate::team::key::TeamKey;
 use crate::topology::{self, CPU_WORDS};
 
 /// Set as the last step of making the segment: "libcopy" and the version of the layout.
-const READY: u64 = u64::from_le_bytes(*b"libcopy\x03");
+const READY: u64 = u64::from_le_bytes(*b"libcopy\x04");
 
 /// Most ranks a team may have.
 pub(crate) const MAX_RANKS: usize = 64 * RANK_WORDS;
@@ -111,6 +112,8 @@ pub(crate) struct Preamble {
     pub(crate) retired: AtomicU64,
     /// What ranks have reported since a disagreement, for [`crate::team::Resumption`].
     pub(crate) reports: Reports,
+    /// Which ways rank 0 has found faster.
+    pub(crate) choices: Choices,
     /// Who looks next whether which rank is alive.
     turns: Turns,
 }

@@ -29,6 +29,7 @@ use crate::plan::{
 };
 use crate::policy::{Async, Oversubscription, POLICY_WORDS, Path, Policy};
 use crate::shm::contribution::Contributions;
+use crate::shm::leading::{Class, Leader};
 use crate::shm::mailbox::{Mailbox, Source, Step, Target};
 use crate::shm::meeting::{Failed, Host};
 use crate::shm::segment::{Blueprint, MAX_RANKS, Segment};
@@ -104,6 +105,10 @@ pub struct Team {
     pub(crate) exchanges: u64,
     /// Our chunks so far.
     pub(crate) chunks: u64,
+    /// Our calls so far that go one of two ways, whichever rank 0 finds faster.
+    led: u64,
+    /// What it knows of them, on rank 0.
+    leader: Leader,
     /// Ranks that move their parts of a gather or scatter at once, if that was set.
     at_once: Option<usize>,
     /// Memory for bytes on their way, kept because pages that were touched before cost less.
@@ -188,6 +193,8 @@ impl Team {
             contributions: Contributions::default(),
             exchanges: 0,
             chunks: 0,
+            led: 0,
+            leader: Leader::default(),
             at_once: None,
             scratch: Vec::new(),
         };
@@ -684,6 +691,25 @@ impl Team {
     #[doc(hidden)]
     pub fn plan_counts(&self) -> PlanCounts {
         self.plan_counts
+    }
+
+    /// Chunks that we have written so far.
+    #[doc(hidden)]
+    pub fn chunks_written(&self) -> u64 {
+        self.chunks
+    }
+
+    /// The number of our next call that goes one of two ways, and which one: that of all ranks.
+    pub(crate) fn next_led(&mut self, class: Class) -> (u64, usize) {
+        self.led += 1;
+        let choice = self.segment.preamble().choices.of(class);
+        (self.led, choice.way(self.led))
+    }
+
+    /// Such a call went this way and took so long: on rank 0.
+    pub(crate) fn note_led(&mut self, class: Class, call: (u64, usize), nanos: u64) {
+        let choices = &self.segment.preamble().choices;
+        self.leader.note(choices, class, call, nanos);
     }
 
     /// The shared memory.

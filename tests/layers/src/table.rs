@@ -66,7 +66,7 @@ pub const TABLE: &[Layers] = &[
             < team/key
             < shm/sync
             < shm/claims shm/doorbell shm/ring shm/reports shm/turns shm/anonymous shm/meeting
-            < shm/barrier shm/board shm/contribution
+            < shm/barrier shm/board shm/contribution shm/leading
             < shm/segment
             < shm/message_segment
             < shm/wait
