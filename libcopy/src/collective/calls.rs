@@ -10,6 +10,7 @@ use bytemuck::{
 use super::alltoall::Side;
 use super::chunked::{self, Way};
 use super::division::{Division, Parts, Scaled, in_bytes, own_part};
+use super::led::Kind;
 use super::{allgather, alltoall, bcast, direct, exchange, gather, planned, reduce, scatter};
 use crate::error::{Error, Result, Value};
 use crate::offload;
@@ -437,9 +438,9 @@ impl Team {
                 return direct::alltoall(team, send, recv, part);
             }
             let decision = team.decide(Op::Alltoall, part);
-            let way = Way::of(team, chunked::Kind::Alltoall, decision, part, 1);
+            let way = Way::of(team, Kind::Alltoall, decision, (part, 1));
             let done = if way.is_chunked {
-                chunked::alltoall(team, send, recv, part)
+                chunked::alltoall(team, &way, send, recv, part)
             } else if let Some(kind) = planned::takes(team, decision) {
                 planned::alltoall(team, send, recv, part, kind)
             } else {

@@ -14,10 +14,10 @@
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::time::Instant;
 
 use super::direct::{meet, wake};
 use super::division::Division;
+use super::led::{Kind, Led};
 use super::planned::Combine;
 use crate::error::Result;
 use crate::memcpy;
@@ -25,37 +25,42 @@ use crate::op::{Call, Op};
 use crate::plan::{self, MOST_MEMBERS, Planned};
 use crate::policy::Path;
 use crate::shm::contribution::CHUNK;
-use crate::shm::leading::Class;
 use crate::team::{Decision, Team};
 use crate::transport::TransportKind;
 
 /// Longer calls go as the policy says.
 const LONGEST: usize = 8 << 20;
 
-/// What a call may do in chunks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Allgather,
-    Alltoall,
-    Reduction,
+/// Below this size chunks are usually written through the caches, where processors share one.
+const USUALLY_STREAMED: usize = 16 << 10;
+
+/// From this size on the kernel's copy is the usual way where it is one of the two. Both take as
+/// long there where processors share a cache (EPYC of Zen 4, two ranks): `libcopy bench coll -n 2
+/// --transports shm,cma` shows it.
+fn usually_cma(kind: Kind) -> usize {
+    match kind {
+        Kind::Allgather | Kind::Alltoall => 64 << 10,
+        Kind::Reduction => 128 << 10,
+    }
 }
 
-/// Whether a call goes in chunks. Where the policy says through shared memory, it does. Where it
-/// says through the kernel, which copies once, that depends on how far the ranks are from each
-/// other: rank 0 measures both ([`crate::shm::leading`]).
+/// Whether a call goes in chunks, and how these are written: the same on all ranks. Where the
+/// policy says through shared memory, it does; where it says through the kernel, which copies
+/// once, rank 0 measures both.
 #[derive(Debug)]
 pub(super) struct Way {
-    /// The same on all ranks.
     pub(super) is_chunked: bool,
-    /// If time decides: the class of the call, its number, and when it has begun.
-    led: Option<(Class, u64, Option<Instant>)>,
+    /// Whether chunks are written past the caches.
+    is_streamed: bool,
+    led: Led,
 }
 
 impl Way {
     /// As the policy says.
     pub(super) const BY_POLICY: Way = Way {
         is_chunked: false,
-        led: None,
+        is_streamed: false,
+        led: Led::USUAL,
     };
 
     /// The way of a call that the policy decides so about, and in which each rank has `bytes`
@@ -65,8 +70,7 @@ impl Way {
         team: &mut Team,
         kind: Kind,
         decision: Decision,
-        bytes: usize,
-        granule: usize,
+        (bytes, granule): (usize, usize),
     ) -> Way {
         let size = team.size();
         let may_be = (2..=MOST_MEMBERS).contains(&size)
@@ -74,36 +78,43 @@ impl Way {
             && !team.is_oversubscribed()
             && !decision.offloads
             && team.is_flat();
-        let is_led = match decision.path {
-            _ if !may_be => None,
-            Path::Eager | Path::Via(TransportKind::Shm) => Some(false),
-            Path::Via(TransportKind::Cma) if team.transport().is_none() && bytes <= LONGEST => {
-                Some(true)
+        if !may_be {
+            return Way::BY_POLICY;
+        }
+        match decision.path {
+            Path::Eager | Path::Via(TransportKind::Shm) => {
+                let led = Led::of(team, kind, bytes);
+                Way {
+                    is_chunked: true,
+                    is_streamed: led.is_other != (bytes >= USUALLY_STREAMED),
+                    led,
+                }
             }
-            Path::Via(_) => None,
-        };
-        let Some(true) = is_led else {
-            return Way {
-                is_chunked: is_led.is_some(),
-                led: None,
-            };
-        };
-        let class = Class::new(kind as usize, bytes);
-        let (number, way) = team.next_led(class);
-        let started = (team.rank() == 0).then(Instant::now);
-        Way {
-            is_chunked: way == 0,
-            led: Some((class, number, started)),
+            Path::Via(TransportKind::Cma) if team.transport().is_none() && bytes <= LONGEST => {
+                let led = Led::of(team, kind, bytes);
+                Way {
+                    is_chunked: led.is_other == (bytes >= usually_cma(kind)),
+                    is_streamed: true,
+                    led,
+                }
+            }
+            Path::Via(_) => Way::BY_POLICY,
         }
     }
 
     /// The call has ended.
     pub(super) fn end(self, team: &mut Team) {
-        if let Some((class, number, Some(started))) = self.led {
-            let nanos = started.elapsed().as_nanos() as u64;
-            let way = usize::from(!self.is_chunked);
-            team.note_led(class, (number, way), nanos);
-        }
+        self.led.end(team);
+    }
+
+    /// Writes bytes of a chunk.
+    ///
+    /// # Safety
+    ///
+    /// As for [`memcpy::cached`].
+    unsafe fn write(&self, to: *mut u8, from: *const u8, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { memcpy::either(to, from, len, self.is_streamed) }
     }
 }
 
@@ -125,6 +136,7 @@ fn piece(range: &Range<usize>, chunk: usize, bytes: usize) -> Range<usize> {
 /// `mine` is readable for the length of our part.
 pub(super) unsafe fn allgather(
     team: &mut Team,
+    way: &Way,
     mine: *const u8,
     recv: &mut [u8],
     division: Division<'_>,
@@ -137,7 +149,7 @@ pub(super) unsafe fn allgather(
     for chunk in 0..chunks {
         let own = piece(&(0..own_len), chunk, CHUNK);
         // SAFETY: the piece is inside our part, says the caller.
-        let put = |place| unsafe { write(place, mine.add(own.start), own.len()) };
+        let put = |place| unsafe { way.write(place, mine.add(own.start), own.len()) };
         let number = publish(team, call, put)?;
         for rank in team.others() {
             let (at, len) = division.part(rank);
@@ -156,7 +168,13 @@ pub(super) unsafe fn allgather(
 }
 
 /// Hands everybody's `send` out in equal parts, which come together in everybody's `recv`.
-pub(super) fn alltoall(team: &mut Team, send: &[u8], recv: &mut [u8], part: usize) -> Result<()> {
+pub(super) fn alltoall(
+    team: &mut Team,
+    way: &Way,
+    send: &[u8],
+    recv: &mut [u8],
+    part: usize,
+) -> Result<()> {
     let (me, size) = (team.rank(), team.size());
     let call = Call::new(Op::Alltoall, 0, send.len());
     let bytes = part_of_chunk(size - 1, 64);
@@ -168,7 +186,7 @@ pub(super) fn alltoall(team: &mut Team, send: &[u8], recv: &mut [u8], part: usiz
             for rank in (0..size).filter(|rank| *rank != me) {
                 let from = &send[rank * part..][range.clone()];
                 // SAFETY: the pieces of all others fit into a chunk.
-                unsafe { write(place.add(index(me, rank)), from.as_ptr(), from.len()) };
+                unsafe { way.write(place.add(index(me, rank)), from.as_ptr(), from.len()) };
             }
         };
         let number = publish(team, |_| call, put)?;
@@ -192,6 +210,7 @@ pub(super) fn alltoall(team: &mut Team, send: &[u8], recv: &mut [u8], part: usiz
 /// Both have `len` bytes, `to` writable, and are the same or apart.
 pub(super) unsafe fn allreduce(
     team: &mut Team,
+    way: &Way,
     planned: &Planned,
     (from, to, len): (*const u8, *mut u8, usize),
     element: usize,
@@ -210,7 +229,7 @@ pub(super) unsafe fn allreduce(
     };
     let call = Call::new(Op::Allreduce, 0, len);
     // SAFETY: the caller's promise.
-    unsafe { run(team, call, from, (slices, granule), results, combine) }
+    unsafe { run(team, way, call, from, (slices, granule), results, combine) }
 }
 
 /// Combines everybody's `len` bytes at `from` to the root's `to`; elsewhere `to` is null.
@@ -220,6 +239,7 @@ pub(super) unsafe fn allreduce(
 /// As for [`allreduce`].
 pub(super) unsafe fn reduce(
     team: &mut Team,
+    way: &Way,
     root: usize,
     (from, to, len): (*const u8, *mut u8, usize),
     element: usize,
@@ -238,7 +258,7 @@ pub(super) unsafe fn reduce(
     };
     let call = Call::new(Op::Reduce, root, len);
     // SAFETY: the caller's promise.
-    unsafe { run(team, call, from, (slices, granule), results, combine) }
+    unsafe { run(team, way, call, from, (slices, granule), results, combine) }
 }
 
 /// Combines everybody's elements at `from`, and puts our part of them to `to`. Parts start at
@@ -250,6 +270,7 @@ pub(super) unsafe fn reduce(
 /// `from`, or apart.
 pub(super) unsafe fn reduce_scatter(
     team: &mut Team,
+    way: &Way,
     (from, to): (*const u8, *mut u8),
     starts: &[usize],
     element: usize,
@@ -263,7 +284,7 @@ pub(super) unsafe fn reduce_scatter(
     };
     let slices = (Slices::Given(starts), plan::granule(element));
     // SAFETY: the caller's promise.
-    unsafe { run(team, call, from, slices, results, combine) }
+    unsafe { run(team, way, call, from, slices, results, combine) }
 }
 
 /// Which elements a rank combines.
@@ -326,6 +347,7 @@ const AT_A_TIME: usize = 8 << 10;
 /// `from` or apart, and for all, which is `from` or apart.
 unsafe fn run(
     team: &mut Team,
+    way: &Way,
     call: Call,
     from: *const u8,
     (slices, granule): (Slices<'_>, usize),
@@ -353,7 +375,7 @@ unsafe fn run(
             for rank in (0..size).filter(|rank| *rank != me && chunk < last) {
                 let range = of_chunk(rank, chunk);
                 // SAFETY: the caller's promise; the pieces of all ranks fit into a chunk.
-                unsafe { write(place.add(rank * bytes), from.add(range.start), range.len()) };
+                unsafe { way.write(place.add(rank * bytes), from.add(range.start), range.len()) };
             }
         };
         let number = publish(team, |_| call, put)?;
@@ -400,7 +422,7 @@ unsafe fn run(
                 }
                 if results.are_shared {
                     let next = team.segment().chunk_bytes(me, number + 1);
-                    write(next.add(at), into, len);
+                    way.write(next.add(at), into, len);
                 }
             }
         }
@@ -434,16 +456,6 @@ fn publish(
         wake(team);
     }
     Ok(number)
-}
-
-/// Writes bytes of a chunk.
-///
-/// # Safety
-///
-/// As for [`memcpy::cached`].
-unsafe fn write(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { memcpy::streaming(to, from, len) }
 }
 
 /// Copies bytes of a rank's chunk, from its byte `at` on.

@@ -11,6 +11,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::division::Division;
+use super::led::{Kind, Led};
 use super::planned::Combine;
 use crate::error::{Error, Result};
 use crate::memcpy;
@@ -69,8 +70,10 @@ pub(super) unsafe fn allgather(
     let me = team.rank();
     let call = |rank| Call::new(Op::Allgather, 0, division.part(rank).1);
     let (at, len) = division.part(me);
+    let parts = (0..team.size()).map(|rank| division.part(rank).1);
+    let led = Led::of(team, Kind::Allgather, parts.max().unwrap_or(0));
     // SAFETY: the caller's promise.
-    let number = unsafe { publish(team, call(me), (mine, len), Readers::All)? };
+    let number = unsafe { publish_to_all(team, &led, call(me), (mine, len))? };
     // SAFETY: our part is inside the buffer.
     let place = unsafe { recv.as_mut_ptr().add(at) };
     if !std::ptr::eq(place, mine) {
@@ -83,6 +86,7 @@ pub(super) unsafe fn allgather(
         // SAFETY: the part is inside the buffer, and was published.
         unsafe { read(team, rank, number, 0..len, recv.as_mut_ptr().add(at)) };
     }
+    led.end(team);
     Ok(())
 }
 
@@ -90,8 +94,9 @@ pub(super) unsafe fn allgather(
 pub(super) fn alltoall(team: &mut Team, send: &[u8], recv: &mut [u8], part: usize) -> Result<()> {
     let me = team.rank();
     let call = Call::new(Op::Alltoall, 0, send.len());
+    let led = Led::of(team, Kind::Alltoall, send.len());
     // SAFETY: the slice has these bytes.
-    let number = unsafe { publish(team, call, (send.as_ptr(), send.len()), Readers::All)? };
+    let number = unsafe { publish_to_all(team, &led, call, (send.as_ptr(), send.len()))? };
     let own = me * part..(me + 1) * part;
     recv[own.clone()].copy_from_slice(&send[own.clone()]);
     all_have_published(team, number, |_| call)?;
@@ -102,6 +107,7 @@ pub(super) fn alltoall(team: &mut Team, send: &[u8], recv: &mut [u8], part: usiz
             read(team, rank, number, own.clone(), to);
         }
     }
+    led.end(team);
     Ok(())
 }
 
@@ -117,12 +123,14 @@ pub(super) unsafe fn allreduce(
     combine: Combine<'_>,
 ) -> Result<()> {
     let call = Call::new(Op::Allreduce, 0, len);
+    let led = Led::of(team, Kind::Reduction, len);
     // SAFETY: the caller's promise.
     unsafe {
-        let number = publish(team, call, (from, len), Readers::All)?;
+        let number = publish_to_all(team, &led, call, (from, len))?;
         all_have_published(team, number, |_| call)?;
         combine_all(team, number, (from, to, len), element, combine);
     }
+    led.end(team);
     Ok(())
 }
 
@@ -338,6 +346,22 @@ unsafe fn publish(
         }
     };
     publish_with(team, call, put, readers)
+}
+
+/// [`publish`] for all ranks, usually through the caches.
+///
+/// # Safety
+///
+/// As for [`publish`].
+unsafe fn publish_to_all(
+    team: &mut Team,
+    led: &Led,
+    call: Call,
+    (from, len): (*const u8, usize),
+) -> Result<u64> {
+    // SAFETY: the caller's promise; nobody reads our place any more.
+    let put = |place: *mut u8| unsafe { memcpy::either(place, from, len, led.is_other) };
+    publish_with(team, call, put, Readers::All)
 }
 
 /// Publishes what `put` writes to a place of [`MOST`] bytes for the next call of this kind, whose

@@ -21,6 +21,7 @@ mod direct;
 mod division;
 mod exchange;
 mod gather;
+mod led;
 #[doc(hidden)]
 pub mod nonblocking;
 mod offloaded;

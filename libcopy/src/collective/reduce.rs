@@ -9,6 +9,7 @@
 
 use super::chunked::{self, Way};
 use super::division::{Division, Parts, slices};
+use super::led::Kind;
 use super::planned::{self, Combine};
 use super::{allgather, direct, exchange, gather};
 use crate::error::{Allowed, Error, Result};
@@ -51,13 +52,7 @@ fn way_of(
         return Way::BY_POLICY;
     }
     let decision = team.decide(Op::Allgather, len);
-    Way::of(
-        team,
-        chunked::Kind::Reduction,
-        decision,
-        len,
-        granule(element),
-    )
+    Way::of(team, Kind::Reduction, decision, (len, granule(element)))
 }
 
 /// Combines everybody's elements in the root's memory at `to`, which is null elsewhere.
@@ -87,7 +82,7 @@ pub(super) unsafe fn to_root(
         // SAFETY: the caller's promise.
         let done = unsafe {
             if way.is_chunked {
-                chunked::reduce(team, root, what, element, combine)
+                chunked::reduce(team, &way, root, what, element, combine)
             } else {
                 planned::reduce(team, &planned, root, what, element, combine)
             }
@@ -152,7 +147,7 @@ pub(super) unsafe fn to_all(
         // SAFETY: the caller's promise.
         let done = unsafe {
             if way.is_chunked {
-                chunked::allreduce(team, &planned, what, element, combine)
+                chunked::allreduce(team, &way, &planned, what, element, combine)
             } else {
                 planned::allreduce(team, &planned, what, element, combine)
             }
@@ -203,7 +198,7 @@ pub(super) unsafe fn scattered(
     // SAFETY: the caller's promise.
     let done = unsafe {
         if way.is_chunked {
-            chunked::reduce_scatter(team, (from, to), &starts, element, combine)
+            chunked::reduce_scatter(team, &way, (from, to), &starts, element, combine)
         } else {
             planned::reduce_scatter(team, &planned, (from, to), &starts, element, combine)
         }

@@ -13,10 +13,13 @@ use super::sync::{AtomicU64, Ordering};
 
 /// Kinds of calls, and powers of two of their bytes, that are told apart.
 pub(crate) const KINDS: usize = 3;
-const SIZES: usize = 8;
+const SIZES: usize = 12;
 
 /// Shorter calls have a class together, and so have those of [`SIZES`] powers of two and more.
-const SHORTEST: usize = 32 << 10;
+const SHORTEST: usize = 4 << 10;
+
+/// One of so many calls is timed once both ways are known.
+const TIMED: u32 = 16;
 
 /// By how many calls rank 0 is ahead with what it says.
 const AHEAD: u64 = 4;
@@ -108,11 +111,19 @@ struct Known {
     times: Comparison,
     /// The way, but for looks at the other one.
     way: usize,
-    /// The call that was spoken about.
+    /// The call that was spoken about, and whether it alone goes the other way.
     said: u64,
+    is_look: bool,
+    /// Calls until the next one that is timed.
+    left: u32,
 }
 
 impl Leader {
+    /// Whether the call with this number is to be timed.
+    pub(crate) fn wants_time(&mut self, class: Class, number: u64) -> bool {
+        self.classes[class.kind][class.size].wants_time(number)
+    }
+
     /// The call with this number went this way, and took so long.
     pub(crate) fn note(
         &mut self,
@@ -130,6 +141,16 @@ impl Leader {
 }
 
 impl Known {
+    fn wants_time(&mut self, number: u64) -> bool {
+        let is_look = self.is_look && number == self.said;
+        if self.left == 0 || is_look || self.times.settled().is_none() {
+            self.left = TIMED - 1;
+            return true;
+        }
+        self.left -= 1;
+        false
+    }
+
     fn note(&mut self, (number, way): (u64, usize), nanos: u64) -> Option<Change> {
         self.times.note(way, nanos);
         if number < self.said {
@@ -147,7 +168,7 @@ impl Known {
             is_look,
             way: 1 - self.way,
         };
-        self.said = change.number;
+        (self.said, self.is_look) = (change.number, is_look);
         if !is_look {
             self.way = change.way;
         }
@@ -163,9 +184,11 @@ mod tests {
     fn run(leader: &mut Leader, choices: &Choices, from: u64, nanos: [u64; 2]) -> [usize; 2] {
         let class = Class::new(1, 100 << 10);
         let mut went = [0; 2];
-        for number in from..from + 2000 {
+        for number in from..from + 20_000 {
             let way = choices.of(class).way(number);
-            leader.note(choices, class, (number, way), nanos[way]);
+            if leader.wants_time(class, number) {
+                leader.note(choices, class, (number, way), nanos[way]);
+            }
             went[way] += 1;
         }
         went
@@ -179,11 +202,11 @@ mod tests {
         let [first, second] = run(&mut leader, &choices, 1, [100, 300]);
         assert!((2..60).contains(&second), "{first} {second}");
         // The machine has changed.
-        let [first, second] = run(&mut leader, &choices, 2001, [100, 30]);
-        assert!((1..400).contains(&first), "{first} {second}");
-        let [first, second] = run(&mut leader, &choices, 4001, [100, 200]);
-        assert!(first > 1500 && second > 1, "{first} {second}");
-        let other = choices.of(Class::new(1, 1 << 20)).way(6000);
+        let [first, second] = run(&mut leader, &choices, 20_001, [100, 30]);
+        assert!((1..5000).contains(&first), "{first} {second}");
+        let [first, second] = run(&mut leader, &choices, 40_001, [100, 200]);
+        assert!(first > 18_000 && second > 1, "{first} {second}");
+        let other = choices.of(Class::new(1, 1 << 20)).way(60_000);
         assert_eq!(other, 0, "classes know nothing of each other");
     }
 
@@ -203,8 +226,8 @@ mod tests {
     #[test]
     fn classes_are_powers_of_two() {
         let class = |bytes| Class::new(2, bytes).size;
-        let bytes = [0, 1, 65_535, 65_536, 1 << 20, 1 << 22, usize::MAX];
-        assert_eq!(bytes.map(class), [0, 0, 0, 1, 5, 7, 7]);
+        let bytes = [0, 1, 8191, 8192, 1 << 20, 1 << 23, usize::MAX];
+        assert_eq!(bytes.map(class), [0, 0, 0, 1, 8, 11, 11]);
     }
 }
 

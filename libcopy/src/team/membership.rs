@@ -699,14 +699,16 @@ impl Team {
         self.chunks
     }
 
-    /// The number of our next call that goes one of two ways, and which one: that of all ranks.
-    pub(crate) fn next_led(&mut self, class: Class) -> (u64, usize) {
+    /// The number of our next call that goes one of two ways, which one, that of all ranks, and
+    /// whether we are to measure it.
+    pub(crate) fn next_led(&mut self, class: Class) -> (u64, usize, bool) {
         self.led += 1;
         let choice = self.segment.preamble().choices.of(class);
-        (self.led, choice.way(self.led))
+        let is_timed = self.rank() == 0 && self.leader.wants_time(class, self.led);
+        (self.led, choice.way(self.led), is_timed)
     }
 
-    /// Such a call went this way and took so long: on rank 0.
+    /// Such a call went this way and took so long.
     pub(crate) fn note_led(&mut self, class: Class, call: (u64, usize), nanos: u64) {
         let choices = &self.segment.preamble().choices;
         self.leader.note(choices, class, call, nanos);

@@ -97,6 +97,7 @@ pub const TABLE: &[Layers] = &[
             < collective/nonblocking/operation
             < collective/nonblocking
             < collective/cooperative collective/planned
+            < collective/led
             < collective/direct
             < collective/exchange collective/chunked
             < collective/offloaded
