@@ -19,12 +19,26 @@ pub(crate) unsafe fn cached(to: *mut u8, from: *const u8, len: usize) {
 /// # Safety
 ///
 /// As for [`cached`].
-#[cfg(target_arch = "x86_64")]
 pub(crate) unsafe fn streaming(to: *mut u8, from: *const u8, len: usize) {
-    if len < 4096 {
-        // SAFETY: the caller's promise.
-        return unsafe { cached(to, from, len) };
+    // SAFETY: the caller's promise.
+    unsafe {
+        if len < 4096 {
+            cached(to, from, len);
+        } else {
+            streaming_unfenced(to, from, len);
+            fence();
+        }
     }
+}
+
+/// [`streaming`] of any length, which is not ordered by a release store before there was a
+/// [`fence`].
+///
+/// # Safety
+///
+/// As for [`cached`].
+#[cfg(target_arch = "x86_64")]
+pub(crate) unsafe fn streaming_unfenced(to: *mut u8, from: *const u8, len: usize) {
     let head = to.align_offset(64).min(len);
     let lines = (len - head) / 64;
     // SAFETY: the three parts cover exactly `len` bytes; `streaming_*` gets an aligned `to`, and
@@ -109,11 +123,15 @@ unsafe fn streaming_avx(to: *mut u8, from: *const u8, lines: usize) {
             _mm256_stream_si256(to.add(1), b);
         }
     }
-    // Streaming stores are not ordered by a release store; the fence makes them so.
-    // SAFETY: Every x86-64 processor has it. Rust 1.85 asks for the block, later ones do not.
+}
+
+/// Has a release store after it order the streaming stores before it.
+pub(crate) fn fence() {
+    // SAFETY: every x86-64 processor has it. Rust 1.85 asks for the block, later ones do not.
+    #[cfg(target_arch = "x86_64")]
     #[allow(unused_unsafe)]
     unsafe {
-        _mm_sfence();
+        std::arch::x86_64::_mm_sfence();
     }
 }
 
@@ -130,8 +148,6 @@ unsafe fn streaming_sse2(to: *mut u8, from: *const u8, lines: usize) {
             _mm_stream_si128(to.add(piece * 16).cast(), value);
         }
     }
-    // SAFETY: x86-64 always has SSE.
-    unsafe { _mm_sfence() };
 }
 
 /// As [`cached`]: this architecture has no streaming stores that stable Rust can name.
@@ -140,7 +156,7 @@ unsafe fn streaming_sse2(to: *mut u8, from: *const u8, lines: usize) {
 ///
 /// As for [`cached`].
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) unsafe fn streaming(to: *mut u8, from: *const u8, len: usize) {
+pub(crate) unsafe fn streaming_unfenced(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: the caller's promise.
     unsafe { cached(to, from, len) }
 }

@@ -30,7 +30,7 @@ pub(super) fn run(
     let parts = (0..team.size()).map(|rank| division.part(rank).1);
     let largest = parts.max().unwrap_or(0);
     let decision = team.decide(Op::Allgather, largest);
-    if decision.path == Path::Eager && direct::takes(team, largest) {
+    if team.size() > 1 && decision.path == Path::Eager && direct::takes(team, largest) {
         let mine = own.unwrap_or(&recv[division.part(me).0..]).as_ptr();
         // SAFETY: `mine` is readable for our length, and nobody writes to it meanwhile.
         return unsafe { direct::allgather(team, mine, recv, division) };

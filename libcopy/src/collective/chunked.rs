@@ -107,14 +107,20 @@ impl Way {
         self.led.end(team);
     }
 
-    /// Writes bytes of a chunk.
+    /// Writes bytes of a chunk, which is published later.
     ///
     /// # Safety
     ///
     /// As for [`memcpy::cached`].
     unsafe fn write(&self, to: *mut u8, from: *const u8, len: usize) {
         // SAFETY: the caller's promise.
-        unsafe { memcpy::either(to, from, len, self.is_streamed) }
+        unsafe {
+            if self.is_streamed {
+                memcpy::streaming_unfenced(to, from, len);
+            } else {
+                memcpy::cached(to, from, len);
+            }
+        }
     }
 }
 
@@ -444,6 +450,7 @@ fn publish(
     let (team, number) = (&*team, team.chunks);
     let segment = team.segment();
     put(segment.chunk_bytes(me, number));
+    memcpy::fence();
     segment
         .chunk(me, number)
         .publish(number, call(me).to_words());

@@ -48,7 +48,7 @@ impl Led {
         }
     }
 
-    /// The call has ended well.
+    /// The call has ended.
     pub(super) fn end(self, team: &mut Team) {
         if let Some((class, number, Some(started))) = self.call {
             let nanos = started.elapsed().as_nanos() as u64;
