@@ -20,7 +20,7 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
         return Ok(());
     }
     let call = Call::new(Op::Bcast, team.rank(), bytes.len());
-    if direct::takes_root(team, bytes.len()) {
+    if direct::takes_pieces(team, bytes.len()) {
         return direct::bcast(team, call.root, bytes);
     }
     if let Some(descent) = direct::descent(team, call.root, bytes.len()) {
@@ -110,7 +110,7 @@ fn stream(team: &mut Team, call: Call, decision: Decision, bytes: &[u8]) -> Resu
 /// A leaf's side.
 pub(super) fn leaf(team: &mut Team, bytes: &mut [u8], root: usize) -> Result<()> {
     let call = Call::new(Op::Bcast, root, bytes.len());
-    if direct::takes_root(team, bytes.len()) {
+    if direct::takes_pieces(team, bytes.len()) {
         return direct::bcast(team, root, bytes);
     }
     if let Some(descent) = direct::descent(team, root, bytes.len()) {

@@ -241,7 +241,7 @@ impl Team {
             if is_root {
                 own_part(recv.len(), division.part(root).1)?;
             }
-            if direct::takes_root(team, recv.len().saturating_mul(team.size() - 1)) {
+            if direct::takes_pieces(team, recv.len().saturating_mul(team.size() - 1)) {
                 let part = recv.len();
                 return direct::scatter(team, root, send, Some(recv), part);
             }
@@ -271,7 +271,7 @@ impl Team {
         let part = self.part_in_place(bytes.len(), root);
         self.collective((Op::Scatter, root, part), |team| {
             let is_root = team.rank() == root;
-            if direct::takes_root(team, part.saturating_mul(team.size() - 1)) {
+            if direct::takes_pieces(team, part.saturating_mul(team.size() - 1)) {
                 if !is_root {
                     return direct::scatter(team, root, &[], Some(bytes), part);
                 }
@@ -756,7 +756,8 @@ unsafe fn gather_equal(
     (mine, part): (*const u8, usize),
     recv: &mut [u8],
 ) -> Option<Result<()>> {
-    if direct::takes_parts(team, part) {
+    let all = part.saturating_mul(team.size() - 1);
+    if direct::takes_parts(team, part) || direct::takes_pieces(team, all) {
         // SAFETY: the caller's promise.
         return Some(unsafe { direct::gather(team, root, (mine, part), recv) });
     }

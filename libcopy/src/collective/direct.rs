@@ -19,6 +19,7 @@ use crate::op::{Call, Op};
 use crate::plan::{self, Descent, MOST_OF_DESCENT};
 use crate::shm::contribution::{Contribution, MOST, Readers, Unread};
 use crate::team::Team;
+use crate::transport::TransportKind;
 
 /// Bytes that a rank reads from others, at most.
 const MOST_READ: usize = 8192;
@@ -43,6 +44,30 @@ pub(super) fn takes_parts(team: &mut Team, bytes: usize) -> bool {
 /// as it has few places; the ring that all read takes more calls.
 pub(super) fn takes_root(team: &mut Team, bytes: usize) -> bool {
     !team.is_oversubscribed() && takes_parts(team, bytes)
+}
+
+/// Bytes that a root hands out or collects piece by piece, at most. Two ranks that share a cache
+/// took 1.1 us for a broadcast of 16 KiB where the ring took 2.5 (EPYC of Zen 4).
+const MOST_IN_PIECES: usize = 32 << 10;
+
+/// [`takes_root`] with more bytes, piece by piece, in which those who read are at one while the
+/// next is written; and where the root reads `bytes` bytes of the others together.
+pub(super) fn takes_pieces(team: &mut Team, bytes: usize) -> bool {
+    let is_free = matches!(team.transport(), None | Some(TransportKind::Shm));
+    takes_root(team, bytes) || bytes <= MOST_IN_PIECES && is_free && takes_root(team, MOST)
+}
+
+/// The pieces of `bytes` bytes, at least one, of each of which `parts` fit into a place.
+fn pieces(bytes: usize, parts: usize) -> impl Iterator<Item = Range<usize>> {
+    let most = MOST / parts.max(1);
+    // Whole lines, where one has several.
+    let most = if bytes <= most || most < 64 {
+        most.max(1)
+    } else {
+        most / 64 * 64
+    };
+    let count = bytes.div_ceil(most).max(1);
+    (0..count).map(move |piece| piece * most..bytes.min((piece + 1) * most))
 }
 
 /// Returns when all ranks have called it; where ranks outnumber processors, by the team's counter.
@@ -162,14 +187,20 @@ pub(super) unsafe fn reduce(
 /// Copies the root's bytes to everybody's. The root does not wait for its leaves.
 pub(super) fn bcast(team: &mut Team, root: usize, bytes: &mut [u8]) -> Result<()> {
     let call = Call::new(Op::Bcast, root, bytes.len());
-    if team.rank() == root {
-        // SAFETY: the slice has these bytes.
-        unsafe { publish(team, call, (bytes.as_ptr(), bytes.len()), Readers::All)? };
-        wake(team);
-        return Ok(());
+    for piece in pieces(bytes.len(), 1) {
+        let piece = &mut bytes[piece];
+        let len = piece.len();
+        // SAFETY: the slice is ours, and has these bytes.
+        unsafe {
+            if team.rank() == root {
+                publish(team, call, (piece.as_ptr(), len), Readers::All)?;
+                wake(team);
+            } else {
+                receive(team, call, 0..len, piece.as_mut_ptr())?;
+            }
+        }
     }
-    // SAFETY: the slice is ours.
-    unsafe { receive(team, call, 0..bytes.len(), bytes.as_mut_ptr()) }
+    Ok(())
 }
 
 /// Our part in a short broadcast where ranks are in several groups, if it goes a step for each of
@@ -217,28 +248,34 @@ pub(super) fn scatter(
     own: Option<&mut [u8]>,
     part: usize,
 ) -> Result<()> {
-    let me = team.rank();
+    let (me, size) = (team.rank(), team.size());
     let call = Call::new(Op::Scatter, root, part);
+    let pieces = pieces(part, size - 1);
     // The root's own part is not published.
     if me != root {
         let index = if me < root { me } else { me - 1 };
         let to = own.map_or(std::ptr::null_mut(), <[u8]>::as_mut_ptr);
-        // SAFETY: a leaf has room for its part.
-        return unsafe { receive(team, call, index * part..(index + 1) * part, to) };
-    }
-    let (before, rest) = send.split_at(me * part);
-    let (mine, behind) = rest.split_at(part);
-    let put = |place: *mut u8| {
-        // SAFETY: the place has room for the parts of the others, and nobody reads it.
-        unsafe {
-            memcpy::cached(place, before.as_ptr(), before.len());
-            memcpy::cached(place.add(before.len()), behind.as_ptr(), behind.len());
+        for piece in pieces {
+            let at = index * piece.len();
+            // SAFETY: a leaf has room for its part.
+            unsafe { receive(team, call, at..at + piece.len(), to.add(piece.start))? };
         }
-    };
-    publish_with(team, call, put, Readers::All)?;
-    wake(team);
+        return Ok(());
+    }
+    for piece in pieces {
+        let others = (0..size).filter(|rank| *rank != me);
+        let put = |place: *mut u8| {
+            for (index, rank) in others.enumerate() {
+                let from = &send[rank * part..][piece.clone()];
+                // SAFETY: the place has room for the pieces of the others, and nobody reads it.
+                unsafe { memcpy::cached(place.add(index * from.len()), from.as_ptr(), from.len()) };
+            }
+        };
+        publish_with(team, call, put, Readers::All)?;
+        wake(team);
+    }
     if let Some(own) = own {
-        own.copy_from_slice(mine);
+        own.copy_from_slice(&send[me * part..][..part]);
     }
     Ok(())
 }
@@ -258,23 +295,30 @@ pub(super) unsafe fn gather(
     let me = team.rank();
     let call = Call::new(Op::Gather, root, len);
     if me != root {
-        // SAFETY: the caller's promise.
-        unsafe { publish(team, call, (mine, len), Readers::One(root))? };
-        wake(team);
+        for piece in pieces(len, 1) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let from = mine.add(piece.start);
+                publish(team, call, (from, piece.len()), Readers::One(root))?;
+            }
+            wake(team);
+        }
         return Ok(());
     }
-    // SAFETY: there are no bytes.
-    let number = unsafe { publish(team, call, (std::ptr::null(), 0), Readers::One(root))? };
-    let place = |recv: &mut [u8], rank| recv[rank * len..(rank + 1) * len].as_mut_ptr();
-    let own = place(recv, me);
-    if !std::ptr::eq(own, mine) {
-        // SAFETY: `mine` is borrowed if it is elsewhere, so the two are apart.
-        unsafe { memcpy::cached(own, mine, len) };
-    }
-    others_have_published(team, number, |_| call)?;
-    for rank in team.others() {
-        // SAFETY: each has published as many bytes as we have, for which there is room.
-        unsafe { read(team, rank, number, 0..len, place(recv, rank)) };
+    let own = recv[me * len..(me + 1) * len].as_mut_ptr();
+    for piece in pieces(len, 1) {
+        // SAFETY: there are no bytes.
+        let number = unsafe { publish(team, call, (std::ptr::null(), 0), Readers::One(root))? };
+        if piece.start == 0 && !std::ptr::eq(own, mine) {
+            // SAFETY: `mine` is borrowed if it is elsewhere, so the two are apart.
+            unsafe { memcpy::cached(own, mine, len) };
+        }
+        others_have_published(team, number, |_| call)?;
+        for rank in team.others() {
+            let to = recv[rank * len..][piece.clone()].as_mut_ptr();
+            // SAFETY: each has published as many bytes as we expect, for which there is room.
+            unsafe { read(team, rank, number, 0..piece.len(), to) };
+        }
     }
     Ok(())
 }
