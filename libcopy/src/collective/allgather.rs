@@ -6,7 +6,7 @@ use super::chunked::{self, Way};
 use super::cooperative::{Direction, Rts};
 use super::division::{Division, own_part};
 use super::offloaded::{OffloadRts, Outcome, Piece};
-use super::{direct, exchange, led, planned};
+use super::{direct, exchange, planned};
 use crate::error::Result;
 use crate::memcpy;
 use crate::offload::guard::Kind;
@@ -35,7 +35,7 @@ pub(super) fn run(
         // SAFETY: `mine` is readable for our length, and nobody writes to it meanwhile.
         return unsafe { direct::allgather(team, mine, recv, division) };
     }
-    let way = Way::of(team, led::Kind::Allgather, decision, (largest, 1));
+    let way = Way::of(team, chunked::Kind::Allgather, decision, (largest, 1));
     let done = if way.is_chunked {
         let mine = own.unwrap_or(&recv[division.part(me).0..]).as_ptr();
         // SAFETY: likewise.

@@ -8,9 +8,8 @@ use bytemuck::{
 };
 
 use super::alltoall::Side;
-use super::chunked::{self, Way};
+use super::chunked::{self, Kind, Way};
 use super::division::{Division, Parts, Scaled, in_bytes, own_part};
-use super::led::Kind;
 use super::{allgather, alltoall, bcast, direct, exchange, gather, planned, reduce, scatter};
 use crate::error::{Error, Result, Value};
 use crate::offload;

@@ -14,10 +14,10 @@
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::time::Instant;
 
 use super::direct::{meet, wake};
 use super::division::Division;
-use super::led::{Kind, Led};
 use super::planned::Combine;
 use crate::error::Result;
 use crate::memcpy;
@@ -25,14 +25,23 @@ use crate::op::{Call, Op};
 use crate::plan::{self, MOST_MEMBERS, Planned};
 use crate::policy::Path;
 use crate::shm::contribution::CHUNK;
+use crate::shm::leading::Class;
 use crate::team::{Decision, Team};
 use crate::transport::TransportKind;
+
+/// What is measured apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Allgather,
+    Alltoall,
+    Reduction,
+}
 
 /// Longer calls go as the policy says.
 const LONGEST: usize = 8 << 20;
 
-/// Below this size chunks are usually written through the caches, where processors share one.
-const USUALLY_STREAMED: usize = 16 << 10;
+/// From this size on chunks are written past the caches, and below as [`crate::shm::writes`] says.
+const STREAMED: usize = 16 << 10;
 
 /// From this size on the kernel's copy is the usual way where it is one of the two. Both take as
 /// long there where processors share a cache (EPYC of Zen 4, two ranks): `libcopy bench coll -n 2
@@ -52,7 +61,9 @@ pub(super) struct Way {
     pub(super) is_chunked: bool,
     /// Whether chunks are written past the caches.
     is_streamed: bool,
-    led: Led,
+    /// If rank 0 measures both ways: the class of the call, its number and way, and when it has
+    /// begun if that is to be timed.
+    led: Option<(Class, (u64, usize), Option<Instant>)>,
 }
 
 impl Way {
@@ -60,7 +71,7 @@ impl Way {
     pub(super) const BY_POLICY: Way = Way {
         is_chunked: false,
         is_streamed: false,
-        led: Led::USUAL,
+        led: None,
     };
 
     /// The way of a call that the policy decides so about, and in which each rank has `bytes`
@@ -82,20 +93,18 @@ impl Way {
             return Way::BY_POLICY;
         }
         match decision.path {
-            Path::Eager | Path::Via(TransportKind::Shm) => {
-                let led = Led::of(team, kind, bytes);
-                Way {
-                    is_chunked: true,
-                    is_streamed: led.is_other != (bytes >= USUALLY_STREAMED),
-                    led,
-                }
-            }
+            Path::Eager | Path::Via(TransportKind::Shm) => Way {
+                is_chunked: true,
+                is_streamed: bytes >= STREAMED,
+                led: None,
+            },
             Path::Via(TransportKind::Cma) if team.transport().is_none() && bytes <= LONGEST => {
-                let led = Led::of(team, kind, bytes);
+                let class = Class::new(kind as usize, bytes);
+                let (number, way, is_timed) = team.next_led(class);
                 Way {
-                    is_chunked: led.is_other == (bytes >= usually_cma(kind)),
+                    is_chunked: (way != 0) == (bytes >= usually_cma(kind)),
                     is_streamed: true,
-                    led,
+                    led: Some((class, (number, way), is_timed.then(Instant::now))),
                 }
             }
             Path::Via(_) => Way::BY_POLICY,
@@ -104,22 +113,8 @@ impl Way {
 
     /// The call has ended.
     pub(super) fn end(self, team: &mut Team) {
-        self.led.end(team);
-    }
-
-    /// Writes bytes of a chunk, which is published later.
-    ///
-    /// # Safety
-    ///
-    /// As for [`memcpy::cached`].
-    unsafe fn write(&self, to: *mut u8, from: *const u8, len: usize) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            if self.is_streamed {
-                memcpy::streaming_unfenced(to, from, len);
-            } else {
-                memcpy::cached(to, from, len);
-            }
+        if let Some((class, call, Some(started))) = self.led {
+            team.note_led(class, call, started.elapsed().as_nanos() as u64);
         }
     }
 }
@@ -154,9 +149,11 @@ pub(super) unsafe fn allgather(
     let call = |rank| Call::new(Op::Allgather, 0, division.part(rank).1);
     for chunk in 0..chunks {
         let own = piece(&(0..own_len), chunk, CHUNK);
-        // SAFETY: the piece is inside our part, says the caller.
-        let put = |place| unsafe { way.write(place, mine.add(own.start), own.len()) };
-        let number = publish(team, call, put)?;
+        let put = |place, is_streamed| {
+            // SAFETY: the piece is inside our part, says the caller.
+            unsafe { write(place, mine.add(own.start), own.len(), is_streamed) };
+        };
+        let (number, _) = publish(team, way, call, (own.len(), put))?;
         for rank in team.others() {
             let (at, len) = division.part(rank);
             let range = piece(&(at..at + len), chunk, CHUNK);
@@ -188,14 +185,18 @@ pub(super) fn alltoall(
     let index = |of: usize, rank: usize| bytes * if rank < of { rank } else { rank - 1 };
     for chunk in 0..part.div_ceil(bytes) {
         let range = piece(&(0..part), chunk, bytes);
-        let put = |place: *mut u8| {
+        let put = |place: *mut u8, is_streamed| {
             for rank in (0..size).filter(|rank| *rank != me) {
                 let from = &send[rank * part..][range.clone()];
                 // SAFETY: the pieces of all others fit into a chunk.
-                unsafe { way.write(place.add(index(me, rank)), from.as_ptr(), from.len()) };
+                unsafe {
+                    let to = place.add(index(me, rank));
+                    write(to, from.as_ptr(), from.len(), is_streamed);
+                }
             }
         };
-        let number = publish(team, |_| call, put)?;
+        let len = range.len() * (size - 1);
+        let (number, _) = publish(team, way, |_| call, (len, put))?;
         for rank in team.others() {
             let to = &mut recv[rank * part..][range.clone()];
             let at = index(rank, me);
@@ -377,14 +378,19 @@ unsafe fn run(
     let sum = unsafe { other.add(AT_A_TIME) };
     let last = segments * chunks;
     for chunk in 0..last + usize::from(results.are_shared && last > 0) {
-        let put = |place: *mut u8| {
-            for rank in (0..size).filter(|rank| *rank != me && chunk < last) {
-                let range = of_chunk(rank, chunk);
+        let others = (0..size).filter(|rank| *rank != me && chunk < last);
+        let others = others.map(|rank| (rank, of_chunk(rank, chunk)));
+        let len = others.clone().map(|(_, range)| range.len()).sum();
+        let put = |place: *mut u8, is_streamed| {
+            for (rank, range) in others {
                 // SAFETY: the caller's promise; the pieces of all ranks fit into a chunk.
-                unsafe { way.write(place.add(rank * bytes), from.add(range.start), range.len()) };
+                unsafe {
+                    let to = place.add(rank * bytes);
+                    write(to, from.add(range.start), range.len(), is_streamed);
+                }
             }
         };
-        let number = publish(team, |_| call, put)?;
+        let (number, is_streamed) = publish(team, way, |_| call, (len, put))?;
         if let (Some(before), false) = (chunk.checked_sub(1), results.all.is_null()) {
             for rank in team.others() {
                 let range = of_chunk(rank, before);
@@ -428,7 +434,7 @@ unsafe fn run(
                 }
                 if results.are_shared {
                     let next = team.segment().chunk_bytes(me, number + 1);
-                    way.write(next.add(at), into, len);
+                    write(next.add(at), into, len, is_streamed);
                 }
             }
         }
@@ -436,21 +442,27 @@ unsafe fn run(
     Ok(())
 }
 
-/// Writes a chunk with `put`, and returns its number when all others have written theirs.
+/// Writes `len` bytes of a chunk with `put`, past the caches or not, and returns its number and
+/// which of both it was when all others have written theirs.
 fn publish(
     team: &mut Team,
+    way: &Way,
     call: impl Fn(usize) -> Call,
-    put: impl FnOnce(*mut u8),
-) -> Result<u64> {
+    (len, put): (usize, impl FnOnce(*mut u8, bool)),
+) -> Result<(u64, bool)> {
     let me = team.rank();
     if team.chunks == 0 {
         team.segment().open_chunks()?;
     }
     team.chunks += 1;
-    let (team, number) = (&*team, team.chunks);
-    let segment = team.segment();
-    put(segment.chunk_bytes(me, number));
+    let number = team.chunks;
+    let written = if way.is_streamed { 0 } else { len };
+    let through = team.writes.begin(written);
+    let is_streamed = way.is_streamed || through.is_streamed;
+    put(team.segment().chunk_bytes(me, number), is_streamed);
     memcpy::fence();
+    team.writes.end(&through, written);
+    let (team, segment) = (&*team, team.segment());
     segment
         .chunk(me, number)
         .publish(number, call(me).to_words());
@@ -462,7 +474,23 @@ fn publish(
     if !is_told {
         wake(team);
     }
-    Ok(number)
+    Ok((number, is_streamed))
+}
+
+/// Writes bytes of a chunk.
+///
+/// # Safety
+///
+/// As for [`memcpy::cached`].
+unsafe fn write(to: *mut u8, from: *const u8, len: usize, is_streamed: bool) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if is_streamed {
+            memcpy::streaming_unfenced(to, from, len);
+        } else {
+            memcpy::cached(to, from, len);
+        }
+    }
 }
 
 /// Copies bytes of a rank's chunk, from its byte `at` on.

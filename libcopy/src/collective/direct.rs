@@ -11,7 +11,6 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::division::Division;
-use super::led::{Kind, Led};
 use super::planned::Combine;
 use crate::error::{Error, Result};
 use crate::memcpy;
@@ -95,10 +94,8 @@ pub(super) unsafe fn allgather(
     let me = team.rank();
     let call = |rank| Call::new(Op::Allgather, 0, division.part(rank).1);
     let (at, len) = division.part(me);
-    let parts = (0..team.size()).map(|rank| division.part(rank).1);
-    let led = Led::of(team, Kind::Allgather, parts.max().unwrap_or(0));
     // SAFETY: the caller's promise.
-    let number = unsafe { publish_to_all(team, &led, call(me), (mine, len))? };
+    let number = unsafe { publish(team, call(me), (mine, len), Readers::All)? };
     // SAFETY: our part is inside the buffer.
     let place = unsafe { recv.as_mut_ptr().add(at) };
     if !std::ptr::eq(place, mine) {
@@ -111,7 +108,6 @@ pub(super) unsafe fn allgather(
         // SAFETY: the part is inside the buffer, and was published.
         unsafe { read(team, rank, number, 0..len, recv.as_mut_ptr().add(at)) };
     }
-    led.end(team);
     Ok(())
 }
 
@@ -119,9 +115,8 @@ pub(super) unsafe fn allgather(
 pub(super) fn alltoall(team: &mut Team, send: &[u8], recv: &mut [u8], part: usize) -> Result<()> {
     let me = team.rank();
     let call = Call::new(Op::Alltoall, 0, send.len());
-    let led = Led::of(team, Kind::Alltoall, send.len());
     // SAFETY: the slice has these bytes.
-    let number = unsafe { publish_to_all(team, &led, call, (send.as_ptr(), send.len()))? };
+    let number = unsafe { publish(team, call, (send.as_ptr(), send.len()), Readers::All)? };
     let own = me * part..(me + 1) * part;
     recv[own.clone()].copy_from_slice(&send[own.clone()]);
     all_have_published(team, number, |_| call)?;
@@ -132,7 +127,6 @@ pub(super) fn alltoall(team: &mut Team, send: &[u8], recv: &mut [u8], part: usiz
             read(team, rank, number, own.clone(), to);
         }
     }
-    led.end(team);
     Ok(())
 }
 
@@ -148,14 +142,12 @@ pub(super) unsafe fn allreduce(
     combine: Combine<'_>,
 ) -> Result<()> {
     let call = Call::new(Op::Allreduce, 0, len);
-    let led = Led::of(team, Kind::Reduction, len);
     // SAFETY: the caller's promise.
     unsafe {
-        let number = publish_to_all(team, &led, call, (from, len))?;
+        let number = publish(team, call, (from, len), Readers::All)?;
         all_have_published(team, number, |_| call)?;
         combine_all(team, number, (from, to, len), element, combine);
     }
-    led.end(team);
     Ok(())
 }
 
@@ -264,14 +256,18 @@ pub(super) fn scatter(
     }
     for piece in pieces {
         let others = (0..size).filter(|rank| *rank != me);
-        let put = |place: *mut u8| {
+        let put = |place: *mut u8, is_streamed| {
             for (index, rank) in others.enumerate() {
                 let from = &send[rank * part..][piece.clone()];
                 // SAFETY: the place has room for the pieces of the others, and nobody reads it.
-                unsafe { memcpy::cached(place.add(index * from.len()), from.as_ptr(), from.len()) };
+                unsafe {
+                    let to = place.add(index * from.len());
+                    memcpy::either(to, from.as_ptr(), from.len(), is_streamed);
+                }
             }
         };
-        publish_with(team, call, put, Readers::All)?;
+        let len = piece.len() * (size - 1);
+        publish_with(team, call, (len, put), Readers::All)?;
         wake(team);
     }
     if let Some(own) = own {
@@ -383,38 +379,22 @@ unsafe fn publish(
     (from, len): (*const u8, usize),
     readers: Readers,
 ) -> Result<u64> {
-    let put = |place: *mut u8| {
+    let put = |place: *mut u8, is_streamed| {
         if len > 0 {
             // SAFETY: the caller's promise; nobody reads our place any more.
-            unsafe { memcpy::cached(place, from, len) };
+            unsafe { memcpy::either(place, from, len, is_streamed) };
         }
     };
-    publish_with(team, call, put, readers)
+    publish_with(team, call, (len, put), readers)
 }
 
-/// [`publish`] for all ranks, usually through the caches.
-///
-/// # Safety
-///
-/// As for [`publish`].
-unsafe fn publish_to_all(
-    team: &mut Team,
-    led: &Led,
-    call: Call,
-    (from, len): (*const u8, usize),
-) -> Result<u64> {
-    // SAFETY: the caller's promise; nobody reads our place any more.
-    let put = |place: *mut u8| unsafe { memcpy::either(place, from, len, led.is_other) };
-    publish_with(team, call, put, Readers::All)
-}
-
-/// Publishes what `put` writes to a place of [`MOST`] bytes for the next call of this kind, whose
-/// number it returns.
+/// Publishes what `put` writes to a place of [`MOST`] bytes, past the caches or not, for the next
+/// call of this kind, whose number it returns. It has `len` bytes.
 #[inline]
 fn publish_with(
     team: &mut Team,
     call: Call,
-    put: impl FnOnce(*mut u8),
+    (len, put): (usize, impl FnOnce(*mut u8, bool)),
     readers: Readers,
 ) -> Result<u64> {
     let me = team.rank();
@@ -428,10 +408,12 @@ fn publish_with(
             Readers::These(ranks) => ranks.iter().copied().try_for_each(come)?,
         }
     }
+    let write = team.writes.begin(len);
     let mine = team.segment().contribution(me, number);
-    put(mine.bytes());
+    put(mine.bytes(), write.is_streamed);
     let words = call.to_words();
     mine.publish(number, words);
+    team.writes.end(&write, len);
     team.contributions.published(words, readers);
     Ok(number)
 }

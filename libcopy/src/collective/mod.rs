@@ -21,7 +21,6 @@ mod direct;
 mod division;
 mod exchange;
 mod gather;
-mod led;
 #[doc(hidden)]
 pub mod nonblocking;
 mod offloaded;

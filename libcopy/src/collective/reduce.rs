@@ -7,9 +7,8 @@
 //! Where copy engines are to move bytes while the program goes on (`LIBCOPY_ASYNC`), the ranks
 //! combine a slice each, and the slices are gathered as any others are.
 
-use super::chunked::{self, Way};
+use super::chunked::{self, Kind, Way};
 use super::division::{Division, Parts, slices};
-use super::led::Kind;
 use super::planned::{self, Combine};
 use super::{allgather, direct, exchange, gather};
 use crate::error::{Allowed, Error, Result};

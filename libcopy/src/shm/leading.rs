@@ -13,10 +13,10 @@ use super::sync::{AtomicU64, Ordering};
 
 /// Kinds of calls, and powers of two of their bytes, that are told apart.
 pub(crate) const KINDS: usize = 3;
-const SIZES: usize = 12;
+const SIZES: usize = 9;
 
 /// Shorter calls have a class together, and so have those of [`SIZES`] powers of two and more.
-const SHORTEST: usize = 4 << 10;
+const SHORTEST: usize = 32 << 10;
 
 /// One of so many calls is timed once both ways are known.
 const TIMED: u32 = 16;
@@ -226,8 +226,8 @@ mod tests {
     #[test]
     fn classes_are_powers_of_two() {
         let class = |bytes| Class::new(2, bytes).size;
-        let bytes = [0, 1, 8191, 8192, 1 << 20, 1 << 23, usize::MAX];
-        assert_eq!(bytes.map(class), [0, 0, 0, 1, 8, 11, 11]);
+        let bytes = [0, 1, 65_535, 65_536, 1 << 20, 1 << 23, usize::MAX];
+        assert_eq!(bytes.map(class), [0, 0, 0, 1, 5, 8, 8]);
     }
 }
 

@@ -7,7 +7,8 @@
 //! [`contribution`], [`claims`] and [`reports`] are protocols on words in it, which `loom` checks
 //! through [`sync`]. [`leading`] is how all learn from rank 0 which of two ways is faster. [`wait`] waits for peers and notices who died, by [`turns`]; [`mailbox`] sends
 //! and receives messages. [`meeting`] is how ranks that do not see one file meet. [`anonymous`] is
-//! memory of processes that are no team.
+//! memory of processes that are no team. [`writes`] decides whether bytes for others go past the
+//! caches.
 
 pub mod anonymous;
 pub(crate) mod barrier;
@@ -25,3 +26,4 @@ pub(crate) mod segment;
 pub(crate) mod sync;
 pub mod turns;
 pub(crate) mod wait;
+pub(crate) mod writes;

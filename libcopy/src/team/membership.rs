@@ -35,6 +35,7 @@ use crate::shm::meeting::{Failed, Host};
 use crate::shm::segment::{Blueprint, MAX_RANKS, Segment};
 use crate::shm::sync::Ordering;
 use crate::shm::wait::Waiter;
+use crate::shm::writes::Writes;
 use crate::topology::Topology;
 use crate::transport::cma::Cma;
 use crate::transport::kmod::Kmod;
@@ -99,6 +100,8 @@ pub struct Team {
     pub(crate) plan_counts: PlanCounts,
     /// Whether all ranks are one group, once that is known.
     is_flat: Option<bool>,
+    /// How we write what others read.
+    pub(crate) writes: Writes,
     /// Our calls that all ranks do in one step.
     pub(crate) contributions: Contributions,
     /// Calls that went group by group.
@@ -190,6 +193,7 @@ impl Team {
             planner: None,
             plan_counts: PlanCounts::default(),
             is_flat: None,
+            writes: Writes::default(),
             contributions: Contributions::default(),
             exchanges: 0,
             chunks: 0,

@@ -66,7 +66,7 @@ pub const TABLE: &[Layers] = &[
             < team/key
             < shm/sync
             < shm/claims shm/doorbell shm/ring shm/reports shm/turns shm/anonymous shm/meeting
-            < shm/barrier shm/board shm/contribution shm/leading
+            < shm/barrier shm/board shm/contribution shm/leading shm/writes
             < shm/segment
             < shm/message_segment
             < shm/wait
@@ -97,7 +97,6 @@ pub const TABLE: &[Layers] = &[
             < collective/nonblocking/operation
             < collective/nonblocking
             < collective/cooperative collective/planned
-            < collective/led
             < collective/direct
             < collective/exchange collective/chunked
             < collective/offloaded
