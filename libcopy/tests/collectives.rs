@@ -568,7 +568,7 @@ fn chunks(team: &mut Team) {
     team.set_oversubscription(Oversubscription::None);
     let (me, size) = (team.rank(), team.size());
     let long = [70_000, 300_001].map(|words| 4 * words);
-    let lengths = [2052, 8196, 16_384, 32_768 - 4, 32_772, 50_000].into_iter();
+    let lengths = [2052, 8196, 13_000, 16_384, 32_768 - 4, 32_772, 50_000].into_iter();
     for (salt, len) in lengths.chain(long).enumerate() {
         let of = |rank| pattern(salt as u64, rank, len);
         let all: Vec<Vec<u8>> = (0..size).map(of).collect();

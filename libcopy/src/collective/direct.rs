@@ -23,6 +23,9 @@ use crate::transport::TransportKind;
 /// Bytes that a rank reads from others, at most.
 const MOST_READ: usize = 8192;
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// How often to look at a rank before anything else: some microseconds.
 const LOOKS: usize = 200;
 
@@ -56,14 +59,29 @@ pub(super) fn takes_pieces(team: &mut Team, bytes: usize) -> bool {
     takes_root(team, bytes) || bytes <= MOST_IN_PIECES && is_free && takes_root(team, MOST)
 }
 
-/// The pieces of `bytes` bytes, at least one, of each of which `parts` fit into a place.
-fn pieces(bytes: usize, parts: usize) -> impl Iterator<Item = Range<usize>> {
+/// Bytes of a reduction that each rank reads from others piece by piece, at most.
+const MOST_REDUCED: usize = 16 << 10;
+
+/// Whether a reduction of elements of `element` bytes goes this way, with `bytes` bytes of each
+/// rank.
+pub(super) fn takes_reduction(team: &mut Team, bytes: usize, element: usize) -> bool {
+    let others = team.size() - 1;
+    let granule = plan::granule(element);
+    takes(team, bytes)
+        || others > 0
+            && bytes.saturating_mul(others) <= MOST_REDUCED
+            && granule.saturating_mul(others) <= MOST_READ
+            && takes_root(team, MOST)
+}
+
+/// The pieces of `bytes` bytes, at least one, of whole granules, of each of which `parts` fit into
+/// a place.
+fn pieces(bytes: usize, parts: usize, granule: usize) -> impl Iterator<Item = Range<usize>> {
     let most = MOST / parts.max(1);
-    // Whole lines, where one has several.
-    let most = if bytes <= most || most < 64 {
+    let most = if bytes <= most || most < granule {
         most.max(1)
     } else {
-        most / 64 * 64
+        most / granule * granule
     };
     let count = bytes.div_ceil(most).max(1);
     (0..count).map(move |piece| piece * most..bytes.min((piece + 1) * most))
@@ -142,11 +160,15 @@ pub(super) unsafe fn allreduce(
     combine: Combine<'_>,
 ) -> Result<()> {
     let call = Call::new(Op::Allreduce, 0, len);
-    // SAFETY: the caller's promise.
-    unsafe {
-        let number = publish(team, call, (from, len), Readers::All)?;
-        all_have_published(team, number, |_| call)?;
-        combine_all(team, number, (from, to, len), element, combine);
+    for piece in pieces(len, team.size() - 1, plan::granule(element)) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mine = (from.add(piece.start), piece.len());
+            let number = publish(team, call, mine, Readers::All)?;
+            all_have_published(team, number, |_| call)?;
+            let what = (from, to, len);
+            combine_all(team, number, what, piece, element, &mut *combine);
+        }
     }
     Ok(())
 }
@@ -164,22 +186,27 @@ pub(super) unsafe fn reduce(
     combine: Combine<'_>,
 ) -> Result<()> {
     let call = Call::new(Op::Reduce, root, len);
-    // SAFETY: the caller's promise.
-    let number = unsafe { publish(team, call, (from, len), Readers::One(root))? };
-    if team.rank() != root {
-        wake(team);
-        return Ok(());
+    for piece in pieces(len, team.size() - 1, plan::granule(element)) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mine = (from.add(piece.start), piece.len());
+            let number = publish(team, call, mine, Readers::One(root))?;
+            if team.rank() != root {
+                wake(team);
+                continue;
+            }
+            others_have_published(team, number, |_| call)?;
+            let what = (from, to, len);
+            combine_all(team, number, what, piece, element, &mut *combine);
+        }
     }
-    others_have_published(team, number, |_| call)?;
-    // SAFETY: likewise.
-    unsafe { combine_all(team, number, (from, to, len), element, combine) };
     Ok(())
 }
 
 /// Copies the root's bytes to everybody's. The root does not wait for its leaves.
 pub(super) fn bcast(team: &mut Team, root: usize, bytes: &mut [u8]) -> Result<()> {
     let call = Call::new(Op::Bcast, root, bytes.len());
-    for piece in pieces(bytes.len(), 1) {
+    for piece in pieces(bytes.len(), 1, LINE) {
         let piece = &mut bytes[piece];
         let len = piece.len();
         // SAFETY: the slice is ours, and has these bytes.
@@ -242,7 +269,7 @@ pub(super) fn scatter(
 ) -> Result<()> {
     let (me, size) = (team.rank(), team.size());
     let call = Call::new(Op::Scatter, root, part);
-    let pieces = pieces(part, size - 1);
+    let pieces = pieces(part, size - 1, LINE);
     // The root's own part is not published.
     if me != root {
         let index = if me < root { me } else { me - 1 };
@@ -291,7 +318,7 @@ pub(super) unsafe fn gather(
     let me = team.rank();
     let call = Call::new(Op::Gather, root, len);
     if me != root {
-        for piece in pieces(len, 1) {
+        for piece in pieces(len, 1, LINE) {
             // SAFETY: the caller's promise.
             unsafe {
                 let from = mine.add(piece.start);
@@ -302,7 +329,7 @@ pub(super) unsafe fn gather(
         return Ok(());
     }
     let own = recv[me * len..(me + 1) * len].as_mut_ptr();
-    for piece in pieces(len, 1) {
+    for piece in pieces(len, 1, LINE) {
         // SAFETY: there are no bytes.
         let number = unsafe { publish(team, call, (std::ptr::null(), 0), Readers::One(root))? };
         if piece.start == 0 && !std::ptr::eq(own, mine) {
@@ -553,15 +580,16 @@ unsafe fn read(team: &Team, rank: usize, number: u64, range: Range<usize>, to: *
     unsafe { memcpy::cached(to, bytes.add(range.start), range.len()) };
 }
 
-/// Combines all elements, ours at `from`, slice by slice.
+/// Combines all elements of a piece, ours behind `from`, slice by slice of the whole.
 ///
 /// # Safety
 ///
-/// All have published as many bytes, for which `to` has room.
+/// All have published the piece, and `to` has room for the whole.
 unsafe fn combine_all(
     team: &Team,
     number: u64,
     (from, to, len): (*const u8, *mut u8, usize),
+    piece: Range<usize>,
     element: usize,
     combine: Combine<'_>,
 ) {
@@ -570,17 +598,16 @@ unsafe fn combine_all(
     let first = if len <= granule { team.size() - 1 } else { 0 };
     for owner in first..team.size() {
         let slice = plan::share(&(0..len), team.size(), owner, granule);
+        let (start, end) = (slice.start.max(piece.start), slice.end.min(piece.end));
+        if start >= end {
+            continue;
+        }
+        let published = start - piece.start..end - piece.start;
+        let ranks = around(owner, team.size());
         // SAFETY: the caller's promise; the slice is inside.
         unsafe {
-            let places = (from.add(slice.start), to.add(slice.start));
-            combine_slice(
-                team,
-                number,
-                slice,
-                around(owner, team.size()),
-                places,
-                combine,
-            );
+            let places = (from.add(start), to.add(start));
+            combine_slice(team, number, published, ranks, places, &mut *combine);
         }
     }
 }

@@ -68,7 +68,7 @@ pub(super) unsafe fn to_root(
     combine: Combine<'_>,
 ) -> Result<()> {
     whole_elements(len, element)?;
-    if direct::takes(team, len) {
+    if direct::takes_reduction(team, len, element) {
         // SAFETY: the caller's promise.
         return unsafe { direct::reduce(team, root, (from, to, len), element, combine) };
     }
@@ -129,7 +129,7 @@ pub(super) unsafe fn to_all(
 ) -> Result<()> {
     let (to, len) = (recv.as_mut_ptr(), recv.len());
     whole_elements(len, element)?;
-    if direct::takes(team, len) {
+    if direct::takes_reduction(team, len, element) {
         // SAFETY: the caller's promise.
         return unsafe { direct::allreduce(team, (from, to, len), element, combine) };
     }
