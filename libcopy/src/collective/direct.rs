@@ -66,24 +66,23 @@ const MOST_REDUCED: usize = 16 << 10;
 /// rank.
 pub(super) fn takes_reduction(team: &mut Team, bytes: usize, element: usize) -> bool {
     let others = team.size() - 1;
-    let granule = plan::granule(element);
     takes(team, bytes)
         || others > 0
             && bytes.saturating_mul(others) <= MOST_REDUCED
-            && granule.saturating_mul(others) <= MOST_READ
+            && plan::granule(element).saturating_mul(others) <= MOST_READ
             && takes_root(team, MOST)
 }
 
 /// The pieces of `bytes` bytes, at least one, of whole granules, of each of which `parts` fit into
-/// a place.
+/// a place. As a rule there is one, and nothing is divided.
 fn pieces(bytes: usize, parts: usize, granule: usize) -> impl Iterator<Item = Range<usize>> {
-    let most = MOST / parts.max(1);
-    let most = if bytes <= most || most < granule {
-        most.max(1)
+    let (most, count) = if bytes * parts <= MOST {
+        (bytes, 1)
     } else {
-        most / granule * granule
+        let most = MOST / parts;
+        let most = (most / granule * granule).max(most.min(granule));
+        (most, bytes.div_ceil(most))
     };
-    let count = bytes.div_ceil(most).max(1);
     (0..count).map(move |piece| piece * most..bytes.min((piece + 1) * most))
 }
 
