@@ -94,11 +94,11 @@ fn faster(library: MpiImplementation, op: Op, is_nonblocking: bool) -> [Range; 3
 /// of 8 bytes and of 8 KiB with MPICH 2.3 and 0.7, and 12 and 4.4, exclusive ones 0.9 and 0.65, and
 /// 4.2 and 3.5.
 ///
-/// From 8 to 64 KiB the bytes go in chunks past the caches, or the kernel copies them. Where two
-/// processors share a cache, 16 KiB take under Open MPI in an allgather 4.3 and 2.8, an alltoall
-/// 4.1 and 2.8, an allreduce 8.1 and 3.2, a reduce 4.0 and 3.2, a reduce_scatter 4.6 and 1.9, a
-/// broadcast 3.6 and 2.5, a gather 4.0 and 3.8, a scatter 3.8 and 2.9; under MPICH 17 and 2.5, 9.4
-/// and 2.7, 4.0 and 3.8, 6.3 and 3.4, 2.6 and 2.4, 11 and 2.5, 4.1 and 3.8, 5.3 and 2.9. Ranks that
+/// From 8 to 64 KiB the bytes go piece by piece, in chunks past the caches, or by the kernel's
+/// copy (`mpi_coll --min 4096`): 16 KiB take under Open MPI in a broadcast 4.0 and 2.5, a gather
+/// 4.0 and 2.5, a scatter 4.6 and 3.0, an allgather 5.5 and 3.3, an alltoall 5.6 and 3.3, a reduce
+/// 4.0 and 3.3, an allreduce 18 and 5.1, a reduce_scatter 11 and 2.9; under MPICH 4.1 and 2.6, 4.6
+/// and 2.7, 4.5 and 2.8, 7.7 and 3.4, 10 and 3.4, 5.0 and 3.5, 5.8 and 6.0, 3.9 and 3.2. Ranks that
 /// share processors were not measured there.
 ///
 /// Of irregular ones only alltoalls, whose parts go through the rings.
