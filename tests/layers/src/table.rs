@@ -23,7 +23,9 @@ pub const CRATES: &str = "
     < libcopy-datatype libcopy-nic-handlers
     < libcopy-gpu libcopy-nic libcopy-rdma
     < libcopy
-    < libcopy-ffi-macros libcopy-measure libcopy-model
+    < libcopy-ffi-macros libcopy-model
+    < libcopy-measure
+    < libcopy-bench
     < libcopy-ffi libcopy-async libcopy-mpi libcopy-cli libcopy-lab
     < ioat-model libcopy-layers libcopy-manual libcopy-xtask
     < libcopy-tests";
@@ -233,10 +235,21 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-measure",
         root: "libcopy/measure/src/lib.rs",
         order: "
-            buffer gpu_owner interval layouts machine pattern peer_process progress sample sizes threads
-            < report ratio_plot
+            buffer gpu_owner interval layout_rows layouts machine pattern peer_process progress sample sizes stages threads
+            < rank report ratio_plot shared
+            < typed
             < heat_map plot
             < output",
+    },
+    Layers {
+        name: "libcopy-bench",
+        root: "libcopy/bench/src/lib.rs",
+        order: "
+            types/results
+            < commit comparison contention plans
+            < coll device one_type types
+            < many
+            < command",
     },
     Layers {
         name: "libcopy-model",
@@ -248,7 +261,7 @@ pub const TABLE: &[Layers] = &[
             < flow/sharing
             < flow/simulate
             < flow
-            < machines peers simulate",
+            < describe machines peers simulate",
     },
     Layers {
         name: "libcopy-lab",
@@ -285,16 +298,7 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-cli",
         root: "libcopy/cli/src/lib.rs",
         order: "
-            bench/types/shared
-            < bench/types/own
-            < bench/types/results
-            < bench/contention bench/rank
-            < bench/coll bench/device bench/types
-            < bench/many
-            < bench/command
-            < bench
-            < cli/commit
-            < cli/mpi/child cli/mpi/program cli/mpi/report
+            cli/mpi/child cli/mpi/program cli/mpi/report
             < cli/mpi/launcher
             < cli/mpi/library cli/mpi/prepare
             < cli/ranks
