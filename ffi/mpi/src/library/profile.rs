@@ -23,12 +23,12 @@ use libcopy_report::{
 };
 
 use crate::library::abi::{self, Abi, Word};
-use crate::library::attributes::{Cache, Kept};
+use crate::library::attributes::{COMMUNICATORS, Cache, DATATYPES, Functions, Kept};
 use crate::library::buffers::{Buffer, BufferV, BufferW, Reduction};
 use crate::library::count::Count;
 use crate::library::forked;
 use crate::library::neighbourhood::Neighbours;
-use crate::library::pmpi::{self, CopyAttribute, DeleteAttribute};
+use crate::library::pmpi;
 use crate::library::requests::{Completion, Which};
 
 /// Classes of which anything is noted.
@@ -111,49 +111,31 @@ impl Hasher for Mix {
 
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
 
-/// An attribute of communicators and of datatypes, by which it is seen that one is freed.
-macro_rules! watched {
-    ($name:ident, $cache:ident, $create:ident $get:ident $set:ident) => {
-        #[derive(Debug)]
-        struct $name;
+/// Attributes of communicators and of datatypes, by which it is seen that one is freed.
+#[derive(Debug)]
+struct WatchedComm;
 
-        static $cache: Cache<$name> = Cache::new();
+#[derive(Debug)]
+struct WatchedType;
 
-        impl Kept for $name {
-            fn cache() -> &'static Cache<$name> {
-                &$cache
-            }
+static COMMS: Cache<WatchedComm> = Cache::new();
+static TYPES: Cache<WatchedType> = Cache::new();
 
-            unsafe fn create_keyval(
-                copy: CopyAttribute,
-                delete: DeleteAttribute,
-                keyval: *mut c_int,
-                extra: *mut c_void,
-            ) -> c_int {
-                // SAFETY: the caller's promise, here and below.
-                unsafe { pmpi::$create(copy, delete, keyval, extra) }
-            }
+impl Kept for WatchedComm {
+    const FUNCTIONS: Functions = COMMUNICATORS;
 
-            unsafe fn get(
-                object: Word,
-                keyval: c_int,
-                value: *mut *mut c_void,
-                found: *mut c_int,
-            ) -> c_int {
-                // SAFETY: as above.
-                unsafe { pmpi::$get(object, keyval, value, found) }
-            }
-
-            unsafe fn set(object: Word, keyval: c_int, value: *mut c_void) -> c_int {
-                // SAFETY: as above.
-                unsafe { pmpi::$set(object, keyval, value) }
-            }
-        }
-    };
+    fn cache() -> &'static Cache<Self> {
+        &COMMS
+    }
 }
 
-watched!(WatchedComm, COMMS, comm_create_keyval comm_get_attr comm_set_attr);
-watched!(WatchedType, TYPES, type_create_keyval type_get_attr type_set_attr);
+impl Kept for WatchedType {
+    const FUNCTIONS: Functions = DATATYPES;
+
+    fn cache() -> &'static Cache<Self> {
+        &TYPES
+    }
+}
 
 /// What is known of an object as long as its handle is that of the same object.
 #[derive(Clone, Copy)]
