@@ -16,7 +16,7 @@ use crate::gpu::{requests, watch};
 use crate::library::abi::{Abi, Word};
 use crate::library::buffers::{Packing, Side};
 use crate::library::count::Count;
-use crate::library::pmpi;
+use crate::library::{errors, pmpi};
 
 /// Elements, or packed bytes, and the host memory in their place, if they are in device memory.
 struct Call {
@@ -144,11 +144,8 @@ impl Call {
                 note(Event::Packed, 1);
                 code
             }
-            Err(code) => {
-                // SAFETY: there is no other communicator.
-                unsafe { pmpi::comm_call_errhandler(self.abi.world, code) };
-                code
-            }
+            // There is no other communicator.
+            Err(code) => errors::raise(self.abi.world, code),
         }
     }
 }

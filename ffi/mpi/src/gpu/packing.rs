@@ -15,8 +15,8 @@ use crate::decide::active::active;
 use crate::library::abi::{Abi, Word};
 use crate::library::buffers::{Packing, Side};
 use crate::library::count::Count;
+use crate::library::errors;
 use crate::library::errors::no_room;
-use crate::library::pmpi;
 use crate::types::buffer::Kind;
 
 /// What a call is about.
@@ -116,11 +116,7 @@ impl<N: Count> Call<N> {
                 unsafe { position.write(self.end) };
                 0
             }
-            Err(code) => {
-                // SAFETY: the communicator of the call.
-                unsafe { pmpi::comm_call_errhandler(comm, code) };
-                code
-            }
+            Err(code) => errors::raise(comm, code),
         }
     }
 }

@@ -144,6 +144,23 @@ struct Known<T> {
     what: T,
 }
 
+/// What is known of a handle in this generation; it is the `last` one that was asked for then.
+fn known<T: Copy>(
+    last: &mut Option<(Word, Known<T>)>,
+    all: &Map<Word, Known<T>>,
+    (handle, generation): (Word, u64),
+) -> Option<T> {
+    if let Some((word, known)) = last {
+        if (*word, known.generation) == (handle, generation) {
+            return Some(known.what);
+        }
+    }
+    let known = all.get(&handle);
+    let known = known.filter(|known| known.generation == generation)?;
+    *last = Some((handle, *known));
+    Some(known.what)
+}
+
 /// A datatype.
 #[derive(Clone, Copy)]
 struct Type {
@@ -251,6 +268,15 @@ pub struct Amount {
 }
 
 impl Amount {
+    /// Of one message.
+    fn of(bytes: u64, derived: bool) -> Amount {
+        Amount {
+            bytes,
+            parts: 1,
+            derived,
+        }
+    }
+
     fn add(&mut self, other: Amount) {
         self.bytes += other.bytes;
         self.parts += other.parts;
@@ -267,6 +293,20 @@ struct Call {
     /// It asked for something that was not there.
     polled: bool,
     root: Option<u32>,
+}
+
+impl Call {
+    /// One of which only this is known.
+    fn of(function: &'static str, split: Split) -> Call {
+        Call {
+            function,
+            group: 0,
+            amount: Amount::default(),
+            split,
+            polled: false,
+            root: None,
+        }
+    }
 }
 
 /// What does a call of the program. None of its own code is made for each function: there are
@@ -424,16 +464,8 @@ impl State {
     fn type_of(&mut self, abi: &Abi, datatype: Word) -> Type {
         let handle = datatype & abi.handle;
         let generation = TYPES.generation(handle);
-        if let Some((last, known)) = &self.last_type {
-            if (*last, known.generation) == (handle, generation) {
-                return known.what;
-            }
-        }
-        if let Some(known) = self.types.get(&handle) {
-            if known.generation == generation {
-                self.last_type = Some((handle, *known));
-                return known.what;
-            }
+        if let Some(known) = known(&mut self.last_type, &self.types, (handle, generation)) {
+            return known;
         }
         let mut what = Type {
             size: 0,
@@ -465,27 +497,15 @@ impl State {
     /// Bytes of one message.
     fn one(&mut self, abi: &Abi, count: u64, datatype: Word) -> Amount {
         let what = self.type_of(abi, datatype);
-        Amount {
-            bytes: count.saturating_mul(what.size),
-            parts: 1,
-            derived: what.derived,
-        }
+        Amount::of(count.saturating_mul(what.size), what.derived)
     }
 
     /// The group of a communicator; 0 where nothing is known.
     fn group_of(&mut self, abi: &Abi, comm: Word) -> u32 {
         let handle = comm & abi.handle;
         let generation = COMMS.generation(handle);
-        if let Some((last, known)) = &self.last_comm {
-            if (*last, known.generation) == (handle, generation) {
-                return known.what;
-            }
-        }
-        if let Some(known) = self.comms.get(&handle) {
-            if known.generation == generation {
-                self.last_comm = Some((handle, *known));
-                return known.what;
-            }
+        if let Some(known) = known(&mut self.last_comm, &self.comms, (handle, generation)) {
+            return known;
         }
         if self.groups.is_empty() {
             self.groups.push(Ranks {
@@ -552,11 +572,7 @@ impl State {
         };
         if let Some(left) = request.under_way.checked_sub(1) {
             let bytes = request.bytes / request.under_way;
-            amount.add(Amount {
-                bytes,
-                parts: 1,
-                derived: request.derived,
-            });
+            amount.add(Amount::of(bytes, request.derived));
             *group = request.group;
             request.under_way = left;
             if !request.persistent {
@@ -796,16 +812,15 @@ impl Collective {
                 // SAFETY: the caller's promise; the call has returned 0.
                 unsafe { state.made(abi, self.request, (amount, group), is_persistent) };
             }
+            let split = match self.form {
+                Form::Blocking => Split::Clocks,
+                _ => Split::Local,
+            };
             Some(Call {
-                function: plain_name(self.name),
                 group,
                 amount,
-                split: match self.form {
-                    Form::Blocking => Split::Clocks,
-                    _ => Split::Local,
-                },
-                polled: false,
                 root: self.root.and_then(|root| u32::try_from(root).ok()),
+                ..Call::of(plain_name(self.name), split)
             })
         })
     }
@@ -884,12 +899,8 @@ fn per_peer(buffer: &dyn Amounts, amount: Amount, peers: u64) -> Amount {
 pub fn barrier(comm: Word, call: Program<'_>) -> c_int {
     noted(call, &mut |state, abi| {
         Some(Call {
-            function: "MPI_Barrier",
             group: state.group_of(abi, comm),
-            amount: Amount::default(),
-            split: Split::Clocks,
-            polled: false,
-            root: None,
+            ..Call::of("MPI_Barrier", Split::Clocks)
         })
     })
 }
@@ -919,16 +930,14 @@ pub unsafe fn message(
             // SAFETY: the caller's promise.
             unsafe { state.made(abi, request, (amount, group), form == Form::Persistent) };
         }
+        let split = match form {
+            Form::Blocking => Split::Estimate,
+            _ => Split::Local,
+        };
         Some(Call {
-            function: plain_name(name),
             group,
             amount,
-            split: match form {
-                Form::Blocking => Split::Estimate,
-                _ => Split::Local,
-            },
-            polled: false,
-            root: None,
+            ..Call::of(plain_name(name), split)
         })
     })
 }
@@ -942,12 +951,9 @@ pub fn packing(
 ) -> c_int {
     noted(call, &mut |state, abi| {
         Some(Call {
-            function: plain_name(name),
             group: state.group_of(abi, comm),
             amount: state.one(abi, count as u64, datatype),
-            split: Split::Local,
-            polled: false,
-            root: None,
+            ..Call::of(plain_name(name), Split::Local)
         })
     })
 }
@@ -997,12 +1003,10 @@ pub unsafe fn completion(name: &'static str, completion: &Completion, call: Prog
             }
         }
         Some(Call {
-            function: name,
             group,
             amount,
-            split: Split::Estimate,
             polled: !found,
-            root: None,
+            ..Call::of(name, Split::Estimate)
         })
     })
 }
@@ -1026,21 +1030,14 @@ pub unsafe fn starting(
             let handle = unsafe { abi.handle_at(requests, at) } & abi.handle;
             if let Some(request) = state.requests.get_mut(&handle) {
                 request.under_way = 1;
-                amount.add(Amount {
-                    bytes: request.bytes,
-                    parts: 1,
-                    derived: request.derived,
-                });
+                amount.add(Amount::of(request.bytes, request.derived));
                 group = request.group;
             }
         }
         Some(Call {
-            function: name,
             group,
             amount,
-            split: Split::Local,
-            polled: false,
-            root: None,
+            ..Call::of(name, Split::Local)
         })
     })
 }
@@ -1058,14 +1055,7 @@ pub unsafe fn freeing(request: *const c_void, call: Program<'_>) -> c_int {
     });
     noted(call, &mut |state, _| {
         handle.map(|handle| state.requests.remove(&handle));
-        Some(Call {
-            function: "MPI_Request_free",
-            group: 0,
-            amount: Amount::default(),
-            split: Split::Local,
-            polled: false,
-            root: None,
-        })
+        Some(Call::of("MPI_Request_free", Split::Local))
     })
 }
 
@@ -1081,12 +1071,8 @@ pub unsafe fn other(name: &'static str, flag: *const c_int, call: Program<'_>) -
         // SAFETY: the caller's promise.
         let polled = !flag.is_null() && unsafe { *flag } == 0;
         Some(Call {
-            function: name,
-            group: 0,
-            amount: Amount::default(),
-            split: Split::Estimate,
             polled,
-            root: None,
+            ..Call::of(name, Split::Estimate)
         })
     })
 }
@@ -1139,16 +1125,9 @@ mod tests {
 
     fn call(function: &'static str, bytes: u64, split: Split) -> Call {
         Call {
-            function,
             group: 1,
-            amount: Amount {
-                bytes,
-                parts: 1,
-                derived: false,
-            },
-            split,
-            polled: false,
-            root: None,
+            amount: Amount::of(bytes, false),
+            ..Call::of(function, split)
         }
     }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use libcopy::collective::nonblocking::operation::Shape;
 
 use crate::collectives::intercept::{
-    intercept_nonblocking, intercept_persistent, plausible, rank_of,
+    agrees, intercept_nonblocking, intercept_persistent, plausible, rank_of,
 };
 use crate::collectives::nonblocking::operation::{Operation, Own};
 use crate::collectives::nonblocking::{persistent, requests};
@@ -21,11 +21,11 @@ use crate::comm::communicator::Comm;
 use crate::comm::nonblocking_group::NonblockingGroup;
 use crate::decide::active::{active, is_in_place, is_same};
 use crate::decide::prior::Order;
-use crate::library::abi::{Abi, Word, complain};
+use crate::library::abi::{Abi, Word};
 use crate::library::buffers::{Address, Buffer, Received, Reduction, Sent};
 use crate::library::count::Count;
 use crate::library::stats::{Function, Outcome};
-use crate::library::{async_guard, errors, pmpi, stats};
+use crate::library::{async_guard, errors, stats};
 use crate::types::buffer::Kind;
 
 /// A call that is intercepted.
@@ -138,23 +138,13 @@ impl Intercepted {
             Request::New(_) => self.comm,
             Request::Persistent(_) => self.abi.world,
         };
-        // SAFETY: the communicator was in use a moment ago, or is always there.
-        unsafe { pmpi::comm_call_errhandler(comm, code) };
-        Err(code)
+        Err(errors::raise(comm, code))
     }
 
     /// Refuses a second pair of count and datatype that is not as many bytes as the first.
     fn agree(&self, kind: &Kind, count: impl Count) -> Result<(), c_int> {
-        if kind.bytes(count) == Some(self.shape.bytes) {
-            return Ok(());
-        }
-        complain(&format!(
-            "{}: {} elements of one datatype are not the {} bytes of the other side",
-            self.function.name(),
-            count.elements(),
-            self.shape.bytes
-        ));
-        Err(self.abi.truncate)
+        let agrees = agrees(self.function, self.shape.bytes, kind, count);
+        agrees.then_some(()).ok_or(self.abi.truncate)
     }
 
     fn is_root(&self) -> bool {
