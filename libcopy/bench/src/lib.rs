@@ -4,6 +4,8 @@
 //! are right. They are `libcopy bench`, `libcopy type bench`, `libcopy mpi compare`, `libcopy plan
 //! --measure`, and what readers of one source get (`libcopy tune --contention`).
 //!
+//! Drawings of layouts ([`layout_rows`]) and of plans ([`stages`]) are here as well.
+//!
 //! What runs between two looks at the clock is in `libcopy-measure`, which is compiled for speed;
 //! this crate is compiled to be small.
 
@@ -13,9 +15,11 @@ mod commit;
 pub mod comparison;
 pub mod contention;
 mod device;
+pub mod layout_rows;
 mod many;
 mod one_type;
 pub mod plans;
+pub mod stages;
 mod types;
 
 pub use command::{Bench, run};

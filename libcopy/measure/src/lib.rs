@@ -9,7 +9,6 @@ pub mod buffer;
 pub mod gpu_owner;
 pub mod heat_map;
 pub mod interval;
-pub mod layout_rows;
 pub mod layouts;
 pub mod machine;
 pub mod output;
@@ -23,7 +22,6 @@ pub mod report;
 pub mod sample;
 pub mod shared;
 pub mod sizes;
-pub mod stages;
 pub mod threads;
 pub mod typed;
 

@@ -23,8 +23,7 @@ pub const CRATES: &str = "
     < libcopy-datatype libcopy-nic-handlers
     < libcopy-gpu libcopy-nic libcopy-rdma
     < libcopy
-    < libcopy-ffi-macros libcopy-model
-    < libcopy-measure
+    < libcopy-ffi-macros libcopy-measure libcopy-model
     < libcopy-bench
     < libcopy-ffi libcopy-async libcopy-mpi libcopy-cli libcopy-lab
     < ioat-model libcopy-layers libcopy-manual libcopy-xtask
@@ -235,7 +234,7 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-measure",
         root: "libcopy/measure/src/lib.rs",
         order: "
-            buffer gpu_owner interval layout_rows layouts machine pattern peer_process progress sample sizes stages threads
+            buffer gpu_owner interval layouts machine pattern peer_process progress sample sizes threads
             < rank report ratio_plot shared
             < typed
             < heat_map plot
@@ -246,7 +245,7 @@ pub const TABLE: &[Layers] = &[
         root: "libcopy/bench/src/lib.rs",
         order: "
             types/results
-            < commit comparison contention plans
+            < commit comparison contention layout_rows plans stages
             < coll device one_type types
             < many
             < command",
