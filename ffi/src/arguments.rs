@@ -243,8 +243,9 @@ impl<'a> Memory<'a> {
         let (s, r) = (send.as_ptr().addr(), self.0.addr());
         let is_apart = s.saturating_add(send.len()) <= r || r.saturating_add(self.0.len()) <= s;
         if !is_apart && !send.is_empty() && !self.0.is_empty() {
-            let reason = "send and recv overlap; give them memory of their own";
-            return Err(invalid(reason));
+            return Err(invalid(
+                "send and recv overlap; give them memory of their own",
+            ));
         }
         Ok(self.write())
     }

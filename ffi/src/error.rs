@@ -106,14 +106,10 @@ pub(crate) fn invalid(detail: impl Into<String>) -> Failure {
 /// Runs `body`, keeps the detail of its failure and returns the code.
 pub(crate) fn guarded(body: impl FnOnce() -> Result) -> c_int {
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
-        let what = panic
-            .downcast_ref::<&str>()
-            .map(|s| (*s).to_owned())
-            .or_else(|| panic.downcast_ref::<String>().cloned());
-        Err(Failure(
-            LIBCOPY_EINTERNAL,
-            what.unwrap_or_else(|| "panic".into()),
-        ))
+        let text = panic.downcast_ref::<&str>().map(|text| text.to_string());
+        let what = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        let what = what.unwrap_or_else(|| "panic".into());
+        Err(Failure(LIBCOPY_EINTERNAL, what))
     });
     let Failure(code, detail) = match result {
         Ok(()) => return LIBCOPY_OK,

@@ -309,15 +309,18 @@ fn fill_iovec(
     buffer: *mut c_void,
     max_bytes: u64,
     list: &mut [iovec],
-) -> Result<(usize, u64)> {
+    (actual, bytes): (Out<usize>, Out<u64>),
+) -> Result {
     addressed("the buffer", buffer, cursor.layout())?;
-    Ok(fill(cursor, max_bytes, list.len(), |i, segment| {
+    let (n, done) = fill(cursor, max_bytes, list.len(), |i, segment| {
         let start = buffer.cast::<u8>().wrapping_offset(segment.offset as isize);
         list[i] = iovec {
             iov_base: start.cast(),
             iov_len: segment.len as usize,
         };
-    }))
+    });
+    actual.put(n)?;
+    bytes.put(done)
 }
 
 /// Writes up to `max` entries for `readv`, `process_vm_readv` and the like: the pieces of `count`
@@ -338,9 +341,7 @@ pub fn libcopy_type_iovec(
 ) -> Result {
     let mut cursor = datatype.layout(count)?.cursor();
     cursor.seek(offset)?;
-    let (n, done) = fill_iovec(&mut cursor, buffer, max_bytes, list)?;
-    actual.put(n)?;
-    bytes.put(done)
+    fill_iovec(&mut cursor, buffer, max_bytes, list, (actual, bytes))
 }
 
 /// A cursor at the start of the packed stream of `count` elements; `libcopy_cursor_free` ends it.
@@ -400,9 +401,8 @@ pub fn libcopy_cursor_iovec(
     actual: Out<usize>,
     bytes: Out<u64>,
 ) -> Result {
-    let (n, done) = fill_iovec(&mut cursor.cursor, buffer, max_bytes, list)?;
-    actual.put(n)?;
-    bytes.put(done)
+    let cursor = &mut cursor.cursor;
+    fill_iovec(cursor, buffer, max_bytes, list, (actual, bytes))
 }
 
 /// Packs the next bytes of the elements at `buffer`, at most `max`, and moves the cursor behind
@@ -418,10 +418,9 @@ pub fn libcopy_cursor_pack(
     let (layout, position) = (cursor.cursor.layout(), cursor.cursor.position());
     let (range, bytes) = moved(layout, position, max, buffer, packed)?;
     if bytes > 0 {
-        let end = range.end;
         // SAFETY: the range lies in the stream, and the caller guarantees the memory of both.
         unsafe { layout.pack_raw(buffer.cast(), range, packed.cast()) };
-        cursor.cursor.seek(end)?;
+        cursor.cursor.seek(position + bytes as u64)?;
     }
     actual.put(bytes)
 }
@@ -439,10 +438,9 @@ pub fn libcopy_cursor_unpack(
     let (layout, position) = (cursor.cursor.layout(), cursor.cursor.position());
     let (range, bytes) = moved(layout, position, length, buffer, packed)?;
     if bytes > 0 {
-        let end = range.end;
         // SAFETY: the range lies in the stream, and the caller guarantees the memory of both.
         unsafe { layout.unpack_raw(packed.cast(), range, buffer.cast()) };
-        cursor.cursor.seek(end)?;
+        cursor.cursor.seek(position + bytes as u64)?;
     }
     actual.put(bytes)
 }

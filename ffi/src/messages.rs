@@ -87,8 +87,7 @@ fn no_request() -> Failure {
 }
 
 fn tell(status: Option<Out<libcopy_status_t>>, found: Status) -> Result {
-    let told = status.map(|status| status.put(found.into()));
-    told.unwrap_or(Ok(()))
+    status.map_or(Ok(()), |status| status.put(found.into()))
 }
 
 /// Sends `count` elements, or `count` bytes if `datatype` is null, to rank `to` with a tag of 0 or

@@ -138,14 +138,11 @@ fn reason(refusal: &Refusal) -> c_int {
 }
 
 fn options_of(from: &libcopy_nic_options_t) -> Result<Options> {
-    let strategy = match from.strategy {
-        LIBCOPY_NIC_HOST => None,
-        code => {
-            let found = Strategy::ALL.into_iter().find(|s| code_of(*s) == code);
-            let wrong = || invalid(format!("strategy {code}: 0 to {LIBCOPY_NIC_SEEK}"));
-            Some(found.ok_or_else(wrong)?)
-        }
-    };
+    let code = from.strategy;
+    let strategy = Strategy::ALL.into_iter().find(|it| code_of(*it) == code);
+    if strategy.is_none() && code != LIBCOPY_NIC_HOST {
+        return Err(invalid(format!("strategy {code}: 0 to {LIBCOPY_NIC_SEEK}")));
+    }
     let mut options = Options {
         strategy,
         ..Options::default()
@@ -159,57 +156,35 @@ fn options_of(from: &libcopy_nic_options_t) -> Result<Options> {
     Ok(options)
 }
 
-/// A sentence for C, cut if it is too long.
-fn sentence(text: &str) -> [c_char; LIBCOPY_NIC_WHY_BYTES] {
-    let mut all = [0; LIBCOPY_NIC_WHY_BYTES];
-    copy_text(text, &mut all);
-    all
-}
-
 impl libcopy_nic_plan_t {
-    fn offloaded(plan: &Plan, options: &Options) -> Self {
+    fn of(verdict: &Verdict, layout: &Layout, options: &Options) -> Self {
+        let (plan, refusal, text) = match verdict {
+            Verdict::Offload(plan) => (Some(plan), 0, plan.why(&options.parameters)),
+            Verdict::Host(refusal) => (None, reason(refusal), refusal.to_string()),
+        };
+        let mut why = [0; LIBCOPY_NIC_WHY_BYTES];
+        copy_text(&text, &mut why);
+        // All is 0 where the host unpacks.
+        let of = |what: fn(&Plan) -> u64| plan.map_or(0, what);
         libcopy_nic_plan_t {
-            strategy: code_of(plan.strategy),
-            refusal: 0,
-            priority: plan.priority,
-            is_line_rate: plan.is_line_rate.into(),
-            hpus_for_line_rate: plan.hpus_for_line_rate.unwrap_or(0),
-            bytes: plan.bytes,
-            packets: plan.packets,
-            pieces: plan.pieces,
-            interval: plan.interval.map_or(0, |interval| interval.bytes),
-            states: plan.states,
-            image_bytes: plan.description,
-            memory: plan.nic_bytes,
-            handler_ps: plan.handler,
-            processing_ps: plan.processing,
-            arrival_ps: plan.arrival,
-            pcie_ps: plan.pcie,
-            expected_ps: plan.expected,
-            why: sentence(&plan.why(&options.parameters)),
-        }
-    }
-
-    fn refused(refusal: &Refusal, layout: &Layout, options: &Options) -> Self {
-        libcopy_nic_plan_t {
-            strategy: LIBCOPY_NIC_HOST,
-            refusal: reason(refusal),
+            strategy: plan.map_or(LIBCOPY_NIC_HOST, |plan| code_of(plan.strategy)),
+            refusal,
             priority: options.attributes.priority,
-            is_line_rate: 0,
-            hpus_for_line_rate: 0,
+            is_line_rate: plan.is_some_and(|plan| plan.is_line_rate).into(),
+            hpus_for_line_rate: of(|plan| plan.hpus_for_line_rate.unwrap_or(0)),
             bytes: layout.size(),
             packets: options.parameters.packets(layout.size()),
-            pieces: layout.segment_count(),
-            interval: 0,
-            states: 0,
-            image_bytes: 0,
-            memory: 0,
-            handler_ps: 0,
-            processing_ps: 0,
-            arrival_ps: 0,
-            pcie_ps: 0,
-            expected_ps: 0,
-            why: sentence(&refusal.to_string()),
+            pieces: plan.map_or(layout.segment_count(), |plan| plan.pieces),
+            interval: of(|plan| plan.interval.map_or(0, |interval| interval.bytes)),
+            states: of(|plan| plan.states),
+            image_bytes: of(|plan| plan.description),
+            memory: of(|plan| plan.nic_bytes),
+            handler_ps: of(|plan| plan.handler),
+            processing_ps: of(|plan| plan.processing),
+            arrival_ps: of(|plan| plan.arrival),
+            pcie_ps: of(|plan| plan.pcie),
+            expected_ps: of(|plan| plan.expected),
+            why,
         }
     }
 }
@@ -245,10 +220,8 @@ pub fn libcopy_nic_plan(
 ) -> Result {
     let layout = datatype.layout(count)?;
     let options = options.map(options_of).transpose()?.unwrap_or_default();
-    plan_out.put(match plan(&layout, &options) {
-        Verdict::Offload(plan) => libcopy_nic_plan_t::offloaded(&plan, &options),
-        Verdict::Host(why) => libcopy_nic_plan_t::refused(&why, &layout, &options),
-    })
+    let verdict = plan(&layout, &options);
+    plan_out.put(libcopy_nic_plan_t::of(&verdict, &layout, &options))
 }
 
 /// The image of `count` elements, which handlers walk (`image` of `struct libcopy_nic_call`,
@@ -264,8 +237,7 @@ pub fn libcopy_nic_image(
 ) -> Result {
     let layout = datatype.layout(count)?;
     if words.is_null() {
-        length.put((layout.image_bytes() / 4) as usize)?;
-        return Ok(());
+        return length.put((layout.image_bytes() / 4) as usize);
     }
     let image = layout.image()?;
     length.put(image.len())?;
@@ -296,10 +268,8 @@ pub fn libcopy_nic_checkpoints(
     }
     let states = states.first(n)?;
     let image = layout.image()?;
-    for (to, state) in states
-        .iter_mut()
-        .zip(checkpoints(Image::trusted(&image), interval))
-    {
+    let made = checkpoints(Image::trusted(&image), interval);
+    for (to, state) in states.iter_mut().zip(made) {
         // SAFETY: a state is that number of words without padding (`repr(C)`).
         *to = unsafe { std::mem::transmute::<Segment, [u32; LIBCOPY_NIC_STATE_WORDS]>(state) };
     }

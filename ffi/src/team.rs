@@ -65,15 +65,12 @@ fn total(length: usize, blocks: usize) -> Result<usize> {
 
 /// The end of the last part. An empty part must lie before it, too.
 fn end(counts: &[usize], offsets: &[usize]) -> Result<usize> {
-    counts
-        .iter()
-        .zip(offsets)
-        .try_fold(0, |end, (count, offset)| {
-            let long =
-                || format!("a part of {count} bytes at {offset} is longer than memory can be");
-            let part = offset.checked_add(*count);
-            Ok(part.ok_or_else(|| invalid(long()))?.max(end))
-        })
+    let mut parts = counts.iter().zip(offsets);
+    parts.try_fold(0, |end, (count, offset)| {
+        let long = || format!("a part of {count} bytes at {offset} is longer than memory can be");
+        let part = offset.checked_add(*count);
+        Ok(part.ok_or_else(|| invalid(long()))?.max(end))
+    })
 }
 
 /// Joins the team with the 16-byte `key` as `rank` of `size`. Returns when all ranks are there.
@@ -184,9 +181,8 @@ pub fn libcopy_team_gatherv(
     #[bytes(end(counts, offsets)?)] recv: Memory,
 ) -> Result {
     let recv = (recv.apart_from(send)?, Parts { counts, offsets });
-    Ok(team
-        .lock()?
-        .gatherv(send, team.at(root, Some(recv), None), root)?)
+    let recv = team.at(root, Some(recv), None);
+    Ok(team.lock()?.gatherv(send, recv, root)?)
 }
 
 /// [`libcopy_team_gatherv`] where the root's own part is in its place already: at the root, `data`
@@ -203,10 +199,8 @@ pub fn libcopy_team_gatherv_in_place(
     if team.rank != root {
         return Ok(team.lock()?.gatherv(data.read(), None, root)?);
     }
-    let parts = Parts { counts, offsets };
-    Ok(team
-        .lock()?
-        .gatherv_in_place(data.write(), Some(parts), root)?)
+    let parts = Some(Parts { counts, offsets });
+    Ok(team.lock()?.gatherv_in_place(data.write(), parts, root)?)
 }
 
 /// Hands the root's `send` out in parts of `length` bytes, ordered by rank, into everybody's
@@ -250,10 +244,8 @@ pub fn libcopy_team_scatterv(
     #[bytes(length)] recv: Memory,
 ) -> Result {
     let recv = recv.apart_from(send)?;
-    let send = (send, Parts { counts, offsets });
-    Ok(team
-        .lock()?
-        .scatterv(team.at(root, Some(send), None), recv, root)?)
+    let send = team.at(root, Some((send, Parts { counts, offsets })), None);
+    Ok(team.lock()?.scatterv(send, recv, root)?)
 }
 
 /// [`libcopy_team_scatterv`] where the root keeps its own part in place: at the root, `data` is the

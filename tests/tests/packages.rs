@@ -21,7 +21,7 @@ const ADDED: [&str; 4] = [
 
 /// The crates whose dependencies take minutes to compile. They are checked as well if
 /// `LIBCOPY_TEST_PACKAGES` is `all`.
-const LARGE: [&str; 2] = ["libcopy-measure", "libcopy-cli"];
+const LARGE: [&str; 3] = ["libcopy-measure", "libcopy-bench", "libcopy-cli"];
 
 fn cargo(directory: &Path) -> Command {
     let mut cargo = Command::new(env!("CARGO"));

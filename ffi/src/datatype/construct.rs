@@ -189,11 +189,8 @@ pub fn libcopy_type_darray(
     let dealt = distributions.iter().zip(blocks);
     let dealt: Result<Vec<_>> = dealt.map(|(d, b)| distribution_of(*d, *b)).collect();
     let (dealt, order) = (dealt?, order_of(order)?);
-    type_out.put(
-        child
-            .datatype
-            .darray(size, rank, sizes, &dealt, processes, order)?,
-    )
+    let child = &child.datatype;
+    type_out.put(child.darray(size, rank, sizes, &dealt, processes, order)?)
 }
 
 /// The same data with another lower bound and extent, in bytes.

@@ -37,13 +37,11 @@ pub struct libcopy_segment_t {
 }
 
 impl From<Segment> for libcopy_segment_t {
-    fn from(
-        Segment {
+    fn from(Segment { offset, len }: Segment) -> Self {
+        libcopy_segment_t {
             offset,
-            len: length,
-        }: Segment,
-    ) -> Self {
-        libcopy_segment_t { offset, length }
+            length: len,
+        }
     }
 }
 
@@ -57,10 +55,8 @@ impl libcopy_type_t {
             return Ok(self.single.get_or_init(|| layout).clone());
         }
         let mut several = lock(&self.several);
-        if let Some((of, layout)) = &*several {
-            if *of == count {
-                return Ok(layout.clone());
-            }
+        if let Some((_, layout)) = several.as_ref().filter(|(of, _)| *of == count) {
+            return Ok(layout.clone());
         }
         let layout = self.new_layout(count)?;
         *several = Some((count, layout.clone()));

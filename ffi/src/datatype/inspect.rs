@@ -32,8 +32,7 @@ pub fn libcopy_type_free(datatype: Option<Arc<libcopy_type_t>>) -> Result {
 /// Translates the type into the form that moves bytes; without it, the first use does it.
 #[c_api]
 pub fn libcopy_type_commit(datatype: &libcopy_type_t) -> Result {
-    datatype.layout(1)?;
-    Ok(())
+    datatype.layout(1).map(drop)
 }
 
 /// Bytes of data.
@@ -131,10 +130,8 @@ fn arguments(contents: &Contents) -> Result<(Vec<i64>, Vec<i64>)> {
     let (mut integers, mut counts) = (Vec::new(), Vec::new());
     match contents {
         Contents::Named(named) => {
-            let name = named.mpi_name();
-            return Err(invalid(format!(
-                "{name} is predefined: it has no contents (see libcopy_type_expression)"
-            )));
+            let why = "is predefined: it has no contents (see libcopy_type_expression)";
+            return Err(invalid(format!("{} {why}", named.mpi_name())));
         }
         Contents::Contiguous { count, .. } => counts = wide(&[*count]),
         Contents::Vector { count, blocklength, stride, .. }

@@ -109,15 +109,15 @@ pub fn libcopy_type_copy(
     let source = from_type.layout(from_count)?;
     let target = to_type.layout(to_count)?;
     let bytes = Datatype::named(Named::Byte).contiguous(source.size())?;
-    let bytes = bytes.signature();
-    let fits = source.signature() == target.signature()
-        || source.signature() == bytes
-        || target.signature() == bytes;
+    let (sent, received) = (source.signature(), target.signature());
+    let fits = sent == received || [sent, received].contains(&bytes.signature());
     if source.size() != target.size() || !fits {
-        let describe = |l: &Layout| (l.size(), l.signature().elements());
-        let ((m, i), (n, j)) = (describe(&source), describe(&target));
         let why = format!(
-            "{m} bytes in {i} elements cannot be copied to {n} bytes in {j} elements of other types"
+            "{} bytes in {} elements cannot be copied to {} bytes in {} elements of other types",
+            source.size(),
+            sent.elements(),
+            target.size(),
+            received.elements()
         );
         return Err(Failure(LIBCOPY_EMISMATCH, why));
     }

@@ -5,7 +5,6 @@
 //! A library only so that the manual pages and completions can be made from the command line's
 //! description ([`command`]); the program is [`main`].
 
-mod bench;
 mod cli;
 
 pub use cli::{command, main};

@@ -2,23 +2,16 @@
 
 //! What `libcopy tune --contention` measures, prints and stores.
 
+mod common;
+
 use std::path::Path;
-use std::process::{Command, Output};
 
-fn tune(words: &[&str], profile: &Path) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_libcopy"));
-    command.args(["tune", "--contention", "--quick"]);
-    for name in ["LIBCOPY_TRANSPORT", "LIBCOPY_TOPOLOGY"] {
-        command.env_remove(name);
-    }
-    command.args(words).env("LIBCOPY_PROFILE", profile);
-    command.output().expect("the tool starts")
-}
+use common::{output, said, text, tool, word};
 
-fn said(output: &Output) -> String {
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{errors}");
-    String::from_utf8(output.stdout.clone()).expect("text")
+/// What the tool measures with few rounds, and says.
+fn tune(words: &[&str], profile: &Path) -> String {
+    let mut command = tool(&["tune", "--contention", "--quick"]);
+    said(command.args(words).env("LIBCOPY_PROFILE", profile))
 }
 
 /// Readers that share processors say nothing of the machine, but do everything.
@@ -26,18 +19,8 @@ fn said(output: &Output) -> String {
 fn every_distance_and_transport_is_measured() {
     let place = tempfile::tempdir().expect("a directory");
     let [profile, csv, figure] = ["profile.toml", "a.csv", "a"].map(|name| place.path().join(name));
-    let output = tune(
-        &[
-            "--oversubscribe",
-            "3",
-            "--csv",
-            csv.to_str().expect("text"),
-            "--plot",
-            figure.to_str().expect("text"),
-        ],
-        &profile,
-    );
-    let text = said(&output);
+    let files = ["--csv", word(&csv), "--plot", word(&figure)];
+    let text = tune(&[&["--oversubscribe", "3"], &files[..]].concat(), &profile);
     assert!(text.contains("not stored") && !profile.exists(), "{text}");
     let rows = std::fs::read_to_string(&csv).expect("a file");
     for distance in ["cache", "node", "package", "machine"] {
@@ -60,12 +43,8 @@ fn every_distance_and_transport_is_measured() {
 fn what_is_measured_is_stored_and_used() {
     let place = tempfile::tempdir().expect("a directory");
     let profile = place.path().join("profile.toml");
-    let text = said(&tune(&["--readers", "1"], &profile));
-    let tool = |words: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_libcopy"));
-        command.args(words).env("LIBCOPY_PROFILE", &profile);
-        said(&command.output().expect("the tool starts"))
-    };
+    let text = tune(&["--readers", "1"], &profile);
+    let tool = |words: &[&str]| said(tool(words).env("LIBCOPY_PROFILE", &profile));
     if text.contains("nothing was measured") {
         // One processor.
         assert!(!profile.exists(), "{text}");
@@ -92,19 +71,14 @@ fn a_table_that_no_machine_has_is_refused() {
     let place = tempfile::tempdir().expect("a directory");
     let profile = place.path().join("profile.toml");
     let machine = libcopy::topology::Topology::read().machine();
-    let text = format!("[contention.\"{machine}\"]\nline_ns = 0\n");
-    std::fs::write(&profile, text).expect("a file");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_libcopy"));
-    command.args(["run", "-n", "2", "true"]);
-    command.env("LIBCOPY_PROFILE", &profile);
-    assert!(command.output().expect("the tool starts").status.success());
-    let mut command = Command::new(env!("CARGO_BIN_EXE_libcopy"));
-    command.args([
+    let table = format!("[contention.\"{machine}\"]\nline_ns = 0\n");
+    std::fs::write(&profile, table).expect("a file");
+    said(tool(&["run", "-n", "2", "true"]).env("LIBCOPY_PROFILE", &profile));
+    let mut command = tool(&[
         "bench", "coll", "-n", "2", "--sizes", "1K,2K", "--ops", "bcast",
     ]);
-    let output = command.env("LIBCOPY_PROFILE", &profile).output();
-    let output = output.expect("the tool starts");
-    let errors = String::from_utf8_lossy(&output.stderr);
+    let output = output(command.env("LIBCOPY_PROFILE", &profile));
+    let errors = text(&output.stderr);
     assert!(
         !output.status.success() && errors.contains("line_ns"),
         "{errors}"

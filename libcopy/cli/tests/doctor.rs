@@ -2,12 +2,15 @@
 
 //! `libcopy doctor` where something restricts it: each restriction is named, and nothing else.
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
+use common::{TOOL, cleared, output, path_before, text, word};
 use serde_json::Value;
 
 /// The checks, in their order: scripts know them.
@@ -27,40 +30,22 @@ const CHECKS: [&str; 13] = [
     "binding",
 ];
 
-const TOOL: &str = env!("CARGO_BIN_EXE_libcopy");
-
 /// A command of the tool with nothing of ours in its environment.
 fn tool(place: &Path, words: &[&str]) -> Command {
-    cleared(Command::new(TOOL), place, words)
+    at(place, common::tool(words))
 }
 
-fn cleared(mut command: Command, place: &Path, words: &[&str]) -> Command {
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("LIBCOPY_") {
-            command.env_remove(name);
-        }
-    }
+/// With profiles and caches in a place.
+fn at(place: &Path, mut command: Command) -> Command {
     command
         .env("XDG_CONFIG_HOME", place)
         .env("XDG_CACHE_HOME", place);
     command
-        .env_remove("LD_PRELOAD")
-        .env_remove("LD_LIBRARY_PATH");
-    command.args(words);
-    command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn output(mut command: Command) -> Output {
-    command.output().expect("the tool starts")
 }
 
 /// What the tool says as JSON, and its exit status.
-fn diagnosis(command: Command) -> (Value, i32) {
-    let output = output(command);
+fn diagnosis(mut command: Command) -> (Value, i32) {
+    let output = output(&mut command);
     let all: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
         panic!("{error}: {}{}", text(&output.stdout), text(&output.stderr))
     });
@@ -89,6 +74,13 @@ fn statuses(all: &Value) -> BTreeMap<String, String> {
 fn finding(all: &Value, check: &str) -> Value {
     let mut checks = all["checks"].as_array().expect("a list").iter();
     checks.find(|it| it["check"] == check).expect(check).clone()
+}
+
+/// What was found has a part.
+#[track_caller]
+fn has(finding: &Value, part: &str) {
+    let found = finding["found"].as_str().expect("a text");
+    assert!(found.contains(part), "{finding}");
 }
 
 /// Whether this machine lets processes read each other and has what the tests take away.
@@ -141,7 +133,7 @@ fn every_check_is_told_and_a_machine_without_restrictions_is_fine() {
     assert_eq!(before["variables"], "ok", "{all:#}");
     assert_eq!(before["shared-memory"], "ok", "{all:#}");
     // A line for each, and what mends it behind an arrow, for those that are not as they should be.
-    let output = output(tool(place.path(), &["doctor"]));
+    let output = output(&mut tool(place.path(), &["doctor"]));
     let said = text(&output.stdout);
     let lines: Vec<&str> = said.lines().filter(|line| !line.starts_with(' ')).collect();
     assert_eq!(lines.len(), CHECKS.len(), "{said}");
@@ -217,8 +209,7 @@ fn a_filter_of_system_calls_is_named() {
         let action = libc::SECCOMP_RET_ERRNO | error as u32;
         refuse(&mut command, libc::SYS_process_vm_readv, action);
         let found = only(place.path(), command, "seccomp", "slow");
-        let said = found["found"].as_str().expect("a text");
-        assert!(said.contains("process_vm_readv"), "{found}");
+        has(&found, "process_vm_readv");
         assert!(found["remedy"].to_string().contains("filter"), "{found}");
     }
     // Another system call is not missed.
@@ -231,12 +222,7 @@ fn a_filter_of_system_calls_is_named() {
     let (all, _) = diagnosis(command);
     assert_eq!(statuses(&all), before, "{all:#}");
     let found = finding(&all, "seccomp");
-    assert!(
-        found["found"]
-            .to_string()
-            .contains("lets process_vm_readv through"),
-        "{found}"
-    );
+    has(&found, "lets process_vm_readv through");
     // One that kills is named, and what could not be tried is not blamed.
     let mut command = tool(place.path(), &["doctor", "--json"]);
     refuse(
@@ -299,7 +285,7 @@ fn little_shared_memory_is_named() {
             command.arg("--map-root-user");
         }
         command.args(["--mount", "sh", "-c", &mount, "sh", TOOL]);
-        cleared(command, place.path(), &["doctor", "--json"])
+        at(place.path(), cleared(command, &["doctor", "--json"]))
     };
     let can = mount("size=1g").output();
     if !can.is_ok_and(|output| !output.stdout.is_empty()) {
@@ -307,11 +293,8 @@ fn little_shared_memory_is_named() {
         return;
     }
     let found = only(place.path(), mount("size=64k"), "shared-memory", "slow");
-    let said = found["found"].as_str().expect("a text");
-    assert!(
-        said.contains("/dev/shm") && said.contains("64 KiB"),
-        "{found}"
-    );
+    has(&found, "/dev/shm");
+    has(&found, "64 KiB");
 }
 
 #[test]
@@ -323,10 +306,7 @@ fn a_team_that_cannot_be_made_is_broken() {
     assert_eq!(code, 2);
     let found = finding(&all, "shared-memory");
     assert_eq!(found["status"], "broken", "{all:#}");
-    assert!(
-        found["found"].to_string().contains("/nonexistent"),
-        "{found}"
-    );
+    has(&found, "/nonexistent");
 }
 
 #[test]
@@ -344,12 +324,7 @@ fn variables_and_profiles_are_named() {
         ("LIBCOPY_TRANSPROT", "shm", "slow", "LIBCOPY_TRANSPROT"),
     ] {
         let found = only(place.path(), with(name, value), "variables", status);
-        assert!(
-            found["found"]
-                .as_str()
-                .is_some_and(|text| text.contains(part)),
-            "{found}"
-        );
+        has(&found, part);
     }
     if plain(place.path()).0["device"] == "absent" {
         let found = only(
@@ -358,12 +333,7 @@ fn variables_and_profiles_are_named() {
             "variables",
             "broken",
         );
-        assert!(
-            found["found"]
-                .to_string()
-                .contains("LIBCOPY_TRANSPORT=kmod"),
-            "{found}"
-        );
+        has(&found, "LIBCOPY_TRANSPORT=kmod");
     }
 
     // A profile of another machine is stale, one that is none is an error.
@@ -372,17 +342,14 @@ fn variables_and_profiles_are_named() {
     let machines = BTreeMap::from([("another machine", policy)]);
     let profile = BTreeMap::from([("machines", machines)]);
     std::fs::write(&file, toml::to_string(&profile).expect("TOML")).expect("a file");
-    let path = file.to_str().expect("a plain path");
+    let path = word(&file);
     let found = only(
         place.path(),
         with("LIBCOPY_PROFILE", path),
         "profile",
         "slow",
     );
-    assert!(
-        found["found"].to_string().contains("another machine"),
-        "{found}"
-    );
+    has(&found, "another machine");
     assert_eq!(found["remedy"], "libcopy tune");
     std::fs::write(&file, "nonsense = 1").expect("a file");
     let found = only(
@@ -391,7 +358,7 @@ fn variables_and_profiles_are_named() {
         "profile",
         "broken",
     );
-    assert!(found["found"].to_string().contains("nonsense"), "{found}");
+    has(&found, "nonsense");
 }
 
 /// A directory with launchers that start two ranks, and with a file in place of the library that
@@ -443,19 +410,14 @@ impl Launchers {
         let is_made = compiler
             .output()
             .is_ok_and(|output| output.status.success());
-        is_made.then(|| path.to_str().expect("a plain path").to_owned())
+        is_made.then(|| word(&path).to_owned())
     }
 
-    fn try_out(&self, library: &str, launcher: &[&str]) -> (Value, i32) {
-        let path = format!(
-            "{}:{}",
-            self.place.path().display(),
-            std::env::var("PATH").expect("a PATH")
-        );
-        let words = [&["doctor", "--json", "--library", library, "--"], launcher].concat();
-        let mut command = tool(self.place.path(), &words);
-        command.env("PATH", path);
-        diagnosis(command)
+    /// The tool with these launchers before all others.
+    fn tool(&self, words: &[&str]) -> Command {
+        let mut command = tool(self.place.path(), words);
+        command.env("PATH", path_before(self.place.path()));
+        command
     }
 }
 
@@ -467,7 +429,9 @@ fn launchers_that_forget_the_library_are_named() {
         return;
     };
     let say = |launcher: &str| {
-        let (all, code) = launchers.try_out(&library, &[launcher, "-n", "2"]);
+        let doctor = ["doctor", "--json", "--library", &library, "--"];
+        let words = [&doctor[..], &[launcher, "-n", "2"]].concat();
+        let (all, code) = diagnosis(launchers.tool(&words));
         (
             finding(&all, "launcher"),
             finding(&all, "binding"),
@@ -477,16 +441,8 @@ fn launchers_that_forget_the_library_are_named() {
     };
     let (found, binding, _, all) = say("mpirun");
     assert_eq!(found["status"], "ok", "{all:#}");
-    assert!(
-        found["found"].to_string().contains("2 of 2 ranks have"),
-        "{found}"
-    );
-    assert!(
-        binding["found"]
-            .to_string()
-            .contains("the launcher's ranks"),
-        "{binding}"
-    );
+    has(&found, "2 of 2 ranks have");
+    has(&binding, "the launcher's ranks");
     // They have met.
     assert_eq!(finding(&all, "shared-memory")["status"], "ok", "{all:#}");
     let (found, _, code, all) = say("mpiexec");
@@ -495,23 +451,14 @@ fn launchers_that_forget_the_library_are_named() {
         (Some("broken"), 2),
         "{all:#}"
     );
-    assert!(
-        found["found"].to_string().contains("0 of 2 ranks have"),
-        "{found}"
-    );
+    has(&found, "0 of 2 ranks have");
     // One that is not known hands on what it inherits.
     let (found, ..) = say("prun");
     assert_eq!(found["status"], "ok", "{found}");
-    assert!(
-        found["found"].to_string().contains("does not know it"),
-        "{found}"
-    );
+    has(&found, "does not know it");
     let (found, _, code, _) = say("prterun");
     assert_eq!((found["status"].as_str(), code), (Some("broken"), 2));
-    assert!(
-        found["found"].to_string().contains("no slots are left"),
-        "{found}"
-    );
+    has(&found, "no slots are left");
     // Both ranks on one processor.
     let (_, binding, ..) = say("orterun");
     let is_bound = Command::new("taskset").args(["-c", "0", "true"]).status();
@@ -527,17 +474,8 @@ fn launchers_that_forget_the_library_are_named() {
 #[test]
 fn a_command_with_a_program_is_refused() {
     let launchers = Launchers::new();
-    let path = format!(
-        "{}:{}",
-        launchers.place.path().display(),
-        std::env::var("PATH").unwrap()
-    );
-    let mut command = tool(
-        launchers.place.path(),
-        &["doctor", "--", "mpirun", "-n", "2", "true"],
-    );
-    command.env("PATH", path);
-    let output = output(command);
+    let words = ["doctor", "--", "mpirun", "-n", "2", "true"];
+    let output = output(&mut launchers.tool(&words));
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("leave the program true out"), "{said}");
@@ -549,14 +487,11 @@ fn a_library_that_is_no_library_is_named() {
     let place = tempfile::tempdir().expect("a directory");
     let file = place.path().join("libcopy_mpi.so");
     std::fs::write(&file, "no library").expect("a file");
-    let path = file.to_str().expect("a plain path");
+    let path = word(&file);
     let (all, code) = diagnosis(tool(place.path(), &["doctor", "--json", "--library", path]));
     assert_eq!(code, 2, "{all:#}");
     let found = finding(&all, "library");
     assert_eq!(found["status"], "broken", "{all:#}");
-    assert!(
-        found["found"].to_string().contains("cannot be preloaded"),
-        "{found}"
-    );
+    has(&found, "cannot be preloaded");
     assert_eq!(finding(&all, "shared-memory")["status"], "ok", "{all:#}");
 }

@@ -3,33 +3,32 @@
 //! What is wrong with arguments and places of output is said before minutes of measuring; and what
 //! is printed fits into files and any locale.
 
+mod common;
+
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::{Duration, Instant};
+
+use common::{output, said, text, word};
 
 /// Longer than what is checked, shorter than what is measured.
 const SOON: Duration = Duration::from_secs(20);
 
-fn tool(words: &[&str], environment: &[(&str, &Path)]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_libcopy"));
-    for name in [
-        "XDG_CONFIG_HOME",
-        "XDG_CACHE_HOME",
-        "LIBCOPY_PROFILE",
-        "LIBCOPY_TRANSPORT",
-    ] {
+fn tool(words: &[&str], environment: &[(&str, &Path)]) -> Command {
+    let mut command = common::tool(words);
+    for name in ["XDG_CONFIG_HOME", "XDG_CACHE_HOME"] {
         command.env_remove(name);
     }
-    command.args(words).envs(environment.iter().copied());
-    command.output().expect("the tool starts")
+    command.envs(environment.iter().copied());
+    command
 }
 
 /// What the tool says of a mistake, soon and with status 1.
 #[track_caller]
 fn mistake(words: &[&str], environment: &[(&str, &Path)]) -> String {
     let began = Instant::now();
-    let output = tool(words, environment);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let output = output(&mut tool(words, environment));
+    let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
     assert!(output.stdout.is_empty(), "{words:?}");
     assert!(began.elapsed() < SOON, "{words:?}: {:?}", began.elapsed());
@@ -60,14 +59,7 @@ fn tuning_without_a_place_is_refused_at_once() {
 #[test]
 fn places_of_output_are_looked_at_first() {
     let place = tempfile::tempdir().expect("a directory");
-    let path = |name: &str| {
-        place
-            .path()
-            .join(name)
-            .to_str()
-            .expect("a plain path")
-            .to_owned()
-    };
+    let path = |name: &str| word(&place.path().join(name)).to_owned();
     let coll = ["bench", "coll", "-n", "2", "--ops", "bcast"];
     for (option, name) in [("--csv", "missing/a.csv"), ("--plot", "missing/a")] {
         let file = path(name);
@@ -135,9 +127,7 @@ fn what_goes_into_a_pipe_is_ascii_and_not_too_wide() {
         &["info", "--all"],
         &["type", "describe", "subarray([9,9],[3,3],[1,1],c,int)"],
     ] {
-        let output = tool(words, &[locale]);
-        assert!(output.status.success(), "{words:?}: {output:?}");
-        let said = String::from_utf8(output.stdout).expect("UTF-8");
+        let said = said(&mut tool(words, &[locale]));
         assert!(said.is_ascii(), "{words:?}: {said}");
         let widest = said.lines().map(str::len).max().unwrap_or(0);
         assert!(

@@ -2,12 +2,14 @@
 
 //! `libcopy gpu` with the stand-in for the CUDA driver (`tests/fakecuda`), and without a driver.
 
+mod common;
 #[path = "../../gpu/tests/common/compile.rs"]
 mod compile;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use common::{json, text, tool};
 use serde_json::Value;
 
 /// The directory with the stand-in as `libcuda.so.1`.
@@ -23,17 +25,16 @@ fn directory(name: &str) -> PathBuf {
     directory
 }
 
-fn libcopy(words: &[&str], driver: &Path, cache: &Path) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_libcopy"))
-        .args(words)
+fn command(words: &[&str], driver: &Path, cache: &Path) -> Command {
+    let mut command = tool(words);
+    command
         .env("LD_LIBRARY_PATH", driver)
-        .env("XDG_CACHE_HOME", cache)
-        .output()
-        .unwrap()
+        .env("XDG_CACHE_HOME", cache);
+    command
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
+fn libcopy(words: &[&str], driver: &Path, cache: &Path) -> Output {
+    common::output(&mut command(words, driver, cache))
 }
 
 #[test]
@@ -61,11 +62,7 @@ fn without_a_driver_the_reason_is_given() {
 #[test]
 fn info_says_what_there_is_and_measure_stores_a_profile() {
     let cache = directory("gpu-cache");
-    let info = |cache: &Path| -> Value {
-        let output = libcopy(&["gpu", "info", "--json"], &driver(), cache);
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        serde_json::from_slice(&output.stdout).unwrap()
-    };
+    let info = |cache: &Path| json(&mut command(&["gpu", "info", "--json"], &driver(), cache));
     let before = info(&cache);
     assert_eq!(before["driver"], 12_000);
     let devices = before["devices"].as_array().unwrap();
@@ -97,15 +94,8 @@ fn info_says_what_there_is_and_measure_stores_a_profile() {
     assert_eq!(times["d2h"].as_array().unwrap().len(), 24);
 
     // IPC that is refused is said, and is no failure.
-    let output = Command::new(env!("CARGO_BIN_EXE_libcopy"))
-        .args(["gpu", "info"])
-        .env("LD_LIBRARY_PATH", driver())
-        .env("XDG_CACHE_HOME", &cache)
-        .env("FAKECUDA_IPC", "0")
-        .output()
-        .unwrap();
-    assert!(output.status.success());
-    let shown = text(&output.stdout);
+    let mut refused = command(&["gpu", "info"], &driver(), &cache);
+    let shown = common::said(refused.env("FAKECUDA_IPC", "0"));
     assert!(
         shown.contains("GPU 0 read from GPU 1: no: ") && shown.contains("STAND-IN"),
         "{shown}"

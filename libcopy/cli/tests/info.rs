@@ -2,9 +2,12 @@
 
 //! What `libcopy info` tells scripts.
 
+mod common;
+
 use std::path::PathBuf;
 use std::process::Command;
 
+use common::{output, text};
 use serde_json::Value;
 
 /// The tool: beside this test's directory where tests were copied elsewhere, or where cargo has it.
@@ -14,24 +17,25 @@ fn tool() -> PathBuf {
     if copied.ends_with("guest") {
         copied.join("libcopy")
     } else {
-        env!("CARGO_BIN_EXE_libcopy").into()
+        common::TOOL.into()
     }
 }
 
-fn info(arguments: &[&str], environment: &[(&str, &str)]) -> String {
-    let output = Command::new(tool())
-        .arg("info")
-        .args(arguments)
+fn command(arguments: &[&str], environment: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(tool());
+    command.arg("info").args(arguments);
+    command
         .env_remove("LIBCOPY_TRANSPORT")
-        .envs(environment.iter().copied())
-        .output()
-        .expect("the tool starts");
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).expect("UTF-8")
+        .envs(environment.iter().copied());
+    command
+}
+
+fn info(arguments: &[&str], environment: &[(&str, &str)]) -> String {
+    common::said(&mut command(arguments, environment))
 }
 
 fn json(environment: &[(&str, &str)]) -> Value {
-    serde_json::from_str(&info(&["--json"], environment)).expect("JSON and nothing else")
+    common::json(&mut command(&["--json"], environment))
 }
 
 #[test]
@@ -117,11 +121,8 @@ fn text_names_the_same_transports_and_reasons() {
 
 #[test]
 fn a_mistake_is_told_with_its_cause() {
-    let output = Command::new(tool())
-        .args(["run", "-n", "1", "/nonexistent/program"])
-        .output()
-        .expect("the tool starts");
-    let text = String::from_utf8(output.stderr).expect("UTF-8");
+    let output = output(Command::new(tool()).args(["run", "-n", "1", "/nonexistent/program"]));
+    let text = text(&output.stderr);
     let cause = std::io::Error::from_raw_os_error(2).to_string();
     assert!(text.contains("rank 0"), "{text}");
     assert_eq!(text.matches(&cause).count(), 1, "{text}");
@@ -129,16 +130,9 @@ fn a_mistake_is_told_with_its_cause() {
 
 /// What `libcopy info` says where a program would refuse: what it prints, and the complaint.
 fn refused(arguments: &[&str], environment: &[(&str, &str)]) -> (String, String) {
-    let output = Command::new(tool())
-        .arg("info")
-        .args(arguments)
-        .env_remove("LIBCOPY_TRANSPORT")
-        .envs(environment.iter().copied())
-        .output()
-        .expect("the tool starts");
+    let output = output(&mut command(arguments, environment));
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-    (text(output.stdout), text(output.stderr))
+    (text(&output.stdout), text(&output.stderr))
 }
 
 #[test]

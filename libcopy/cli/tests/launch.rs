@@ -3,9 +3,13 @@
 //! `libcopy mpi run` with launchers that only say what they were given, and with programs that
 //! nothing can be preloaded into. Real launchers: `ffi/mpi/tests/launch.rs`.
 
+mod common;
+
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+use common::{path_before, text, tool, word};
 
 /// A directory with launchers, a library and a program, which comes first in `PATH`.
 struct Place {
@@ -63,22 +67,11 @@ impl Place {
     }
 
     fn tool(&self, library: &Path, options: &[&str], command: &[&str]) -> Output {
-        let path = format!(
-            "{}:{}",
-            self.directory.path().display(),
-            std::env::var("PATH").expect("a PATH")
-        );
-        Command::new(env!("CARGO_BIN_EXE_libcopy"))
-            .args(["mpi", "run", "--library"])
-            .arg(library)
-            .args(options)
-            .args(command)
-            .current_dir(self.directory.path())
-            .env("PATH", path)
-            .env_remove("LD_PRELOAD")
-            .env_remove("LD_LIBRARY_PATH")
-            .output()
-            .expect("the tool starts")
+        let mut tool = tool(&["mpi", "run", "--library", word(library)]);
+        tool.args(options).args(command);
+        tool.current_dir(self.directory.path())
+            .env("PATH", path_before(self.directory.path()));
+        common::output(&mut tool)
     }
 
     /// What a dry run prints, with `L` for the library.
@@ -87,8 +80,7 @@ impl Place {
         let said = text(&output.stdout);
         assert!(output.status.success(), "{said}{}", text(&output.stderr));
         let library = self.file("l.so").canonicalize().expect("a file");
-        said.trim_end()
-            .replace(library.to_str().expect("a plain path"), "L")
+        said.trim_end().replace(word(&library), "L")
     }
 
     /// The complaint about a command that is not started.
@@ -100,10 +92,6 @@ impl Place {
         assert_eq!(said.lines().count(), 1, "{said}");
         said
     }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[test]
@@ -140,11 +128,8 @@ fn each_launcher_gets_its_own_option() {
 #[test]
 fn a_command_is_run_and_its_exit_status_is_ours() {
     let place = Place::new();
-    let output = place.tool(
-        &place.file("l.so"),
-        &[],
-        &["mpirun", "-n", "2", "program", "a b"],
-    );
+    let command = ["mpirun", "-n", "2", "program", "a b"];
+    let output = place.tool(&place.file("l.so"), &[], &command);
     let said = text(&output.stdout);
     assert_eq!(output.status.code(), Some(7), "{said}");
     // The launcher itself preloads nothing, and words stay whole.
@@ -186,7 +171,7 @@ fn paths_with_commas_and_spaces_arrive() {
         let words: Vec<&str> = command.split(' ').collect();
         let output = place.tool(&library, &["--dry-run"], &words);
         let own = place.directory.path().canonicalize().expect("a directory");
-        let said = text(&output.stdout).replace(own.to_str().expect("a plain path"), "D");
+        let said = text(&output.stdout).replace(word(&own), "D");
         // What srun inherits is set in front of it.
         assert!(
             said.trim_end().ends_with(expected),
@@ -211,7 +196,7 @@ fn paths_with_commas_and_spaces_arrive() {
 #[test]
 fn what_nothing_can_be_preloaded_into_is_refused() {
     let place = Place::new();
-    let run = |program: &Path| place.refused(&["mpirun", program.to_str().expect("a plain path")]);
+    let run = |program: &Path| place.refused(&["mpirun", word(program)]);
     let mut bytes = std::fs::read("/bin/true").expect("a program");
     bytes[4] = 1;
     let program = place.executable("narrow", &bytes);
@@ -236,10 +221,7 @@ fn what_nothing_can_be_preloaded_into_is_refused() {
     compiler.args(["-shared", "-fPIC", "-Wl,-soname,libmpi.so.20", "-o"]);
     compiler.arg(&library).arg(place.file("mpi.c"));
     if compiler.status().is_ok_and(|status| status.success()) {
-        let flags = [
-            "-Wl,--no-as-needed",
-            library.to_str().expect("a plain path"),
-        ];
+        let flags = ["-Wl,--no-as-needed", word(&library)];
         let program = place
             .compiled("unknown", &flags)
             .expect("it compiled a moment ago");

@@ -2,16 +2,15 @@
 
 //! `libcopy bench many`: what it prints and writes, with few ranks and sizes.
 
-use std::process::{Command, Output};
+mod common;
+
+use std::process::Output;
+
+use common::{TOOL, output, text, tool, word};
 
 fn many(words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_libcopy"));
-    command.args(["bench", "many", "--quick"]).args(words);
-    for name in ["LIBCOPY_TRANSPORT", "LIBCOPY_TOPOLOGY"] {
-        command.env_remove(name);
-    }
-    command.env("LIBCOPY_PROFILE", "none");
-    command.output().expect("the tool starts")
+    let mut command = tool(&["bench", "many", "--quick"]);
+    output(command.args(words).env("LIBCOPY_PROFILE", "none"))
 }
 
 #[test]
@@ -19,8 +18,7 @@ fn everything_is_measured_predicted_and_drawn() {
     let place = tempfile::tempdir().expect("a directory");
     let [csv, figure] = ["many.csv", "many"].map(|name| place.path().join(name));
     // Another libcopy stands for an MPI library.
-    let own = env!("CARGO_BIN_EXE_libcopy");
-    let peer = format!("other@3='{own}' run -n 3 -- '{own}' bench rank");
+    let peer = format!("other@3='{TOOL}' run -n 3 -- '{TOOL}' bench rank");
     let output = many(&[
         "--ranks",
         "2,3",
@@ -34,14 +32,13 @@ fn everything_is_measured_predicted_and_drawn() {
         "--rounds",
         "1",
         "--csv",
-        csv.to_str().expect("text"),
+        word(&csv),
         "--plot",
-        figure.to_str().expect("text"),
+        word(&figure),
         "--peer",
         &peer,
     ]);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    let text = String::from_utf8_lossy(&output.stdout);
+    let (errors, text) = (text(&output.stderr), text(&output.stdout));
     assert!(output.status.success(), "{errors}\n{text}");
     assert!(text.is_ascii(), "{text}");
     let rows = std::fs::read_to_string(&csv).expect("a file");
@@ -97,7 +94,7 @@ fn what_cannot_be_is_named() {
         (&[], "--ranks"),
     ] {
         let output = many(words);
-        let errors = String::from_utf8_lossy(&output.stderr);
+        let errors = text(&output.stderr);
         assert!(
             !output.status.success() && errors.contains(part),
             "{words:?}: {errors}"

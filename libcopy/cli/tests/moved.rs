@@ -2,7 +2,9 @@
 
 //! Commands that went to `libcopy-lab` say so.
 
-use std::process::Command;
+mod common;
+
+use common::{output, said, tool};
 
 #[test]
 fn commands_that_moved_say_where_in_one_line() {
@@ -15,10 +17,7 @@ fn commands_that_moved_say_where_in_one_line() {
         (&["rdma", "bench", "--counts"], "libcopy-lab rdma counts"),
         (&["rdma", "model"], "libcopy-lab rdma model"),
     ] {
-        let output = Command::new(env!("CARGO_BIN_EXE_libcopy"))
-            .args(old)
-            .output()
-            .expect("the tool starts");
+        let output = output(&mut tool(old));
         let said = String::from_utf8(output.stderr).expect("UTF-8");
         assert_eq!(output.status.code(), Some(2), "{old:?}: {said}");
         assert!(output.stdout.is_empty(), "{old:?}");
@@ -36,11 +35,6 @@ fn commands_that_stay_are_no_such_commands() {
         &["rdma", "probe"],
         &["bench", "types"],
     ] {
-        let output = Command::new(env!("CARGO_BIN_EXE_libcopy"))
-            .args(words)
-            .arg("--help")
-            .output()
-            .expect("the tool starts");
-        assert!(output.status.success(), "{words:?}: {output:?}");
+        said(tool(words).arg("--help"));
     }
 }

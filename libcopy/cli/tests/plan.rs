@@ -2,21 +2,28 @@
 
 //! `libcopy plan`: what it prints, draws and refuses.
 
-use std::process::{Command, Output};
+mod common;
 
+use std::process::Command;
+
+use common::{output, text, tool};
 use serde_json::Value;
 
-fn plan(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_libcopy"));
-    command.arg("plan").args(arguments);
-    command.output().expect("the tool starts")
+/// `libcopy plan` with words that have no blanks in them.
+fn plan(words: &str) -> Command {
+    let mut command = tool(&["plan"]);
+    command.args(words.split(' '));
+    command
 }
 
-fn said(arguments: &[&str]) -> String {
-    let output = plan(arguments);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {errors}");
-    String::from_utf8(output.stdout).expect("text")
+#[track_caller]
+fn said(words: &str) -> String {
+    common::said(&mut plan(words))
+}
+
+#[track_caller]
+fn json(words: &str) -> Value {
+    common::json(&mut plan(words))
 }
 
 #[test]
@@ -24,15 +31,7 @@ fn a_plan_is_printed_checked_and_drawn() {
     let directory = tempfile::tempdir().expect("a directory");
     let svg = directory.path().join("plan.svg");
     let svg = svg.to_str().expect("text");
-    let text = said(&[
-        "bcast",
-        "--machine",
-        "epyc-7742",
-        "--rank",
-        "5",
-        "--svg",
-        svg,
-    ]);
+    let text = said(&format!("bcast --machine epyc-7742 --rank 5 --svg {svg}"));
     for part in [
         "bcast of 1M, 128 ranks",
         "simulated us",
@@ -54,15 +53,7 @@ fn all_operations_have_plans() {
     let operations = "barrier bcast reduce allreduce reduce_scatter allgather gather scatter \
                       alltoall scan exscan";
     for operation in operations.split_whitespace() {
-        let json = said(&[
-            operation,
-            "--machine",
-            "desktop",
-            "--bytes",
-            "64K",
-            "--json",
-        ]);
-        let json: Value = serde_json::from_str(&json).expect("JSON");
+        let json = json(&format!("{operation} --machine desktop --bytes 64K --json"));
         assert_eq!(json["ranks"], 16, "{json}");
         let ways = json["ways"].as_array().expect("a list");
         let taken: Vec<&Value> = ways.iter().filter(|way| way["taken"] == true).collect();
@@ -78,7 +69,7 @@ fn all_operations_have_plans() {
 /// Tens of thousands of pieces for each way, and more elements than are checked.
 #[test]
 fn what_is_left_out_is_said() {
-    let text = said(&["allgather", "--machine", "epyc-9654", "--bytes", "64K"]);
+    let text = said("allgather --machine epyc-9654 --bytes 64K");
     for part in [
         "-: not simulated, as those with smaller estimates have",
         "Checked in 4 orders with 8K instead of 64K",
@@ -97,23 +88,17 @@ fn what_is_left_out_is_said() {
 /// Where each rank waits for the one before, a scatter takes longer.
 #[test]
 fn ranks_take_turns() {
-    let seconds = |more: &[&str]| {
-        let scatter = [
-            "scatter",
-            "--machine",
-            "desktop",
-            "--bytes",
-            "64K",
-            "--json",
-        ];
-        let json: Value = serde_json::from_str(&said(&[&scatter, more].concat())).expect("JSON");
+    let seconds = |more: &str| {
+        let json = json(&format!(
+            "scatter --machine desktop --bytes 64K --json{more}"
+        ));
         let ways = json["ways"].as_array().expect("a list").clone();
         let taken = ways.into_iter().find(|way| way["taken"] == true);
         taken.expect("a way")["simulated_us"]
             .as_f64()
             .expect("a time")
     };
-    assert!(seconds(&["--at-once", "1"]) > 2.0 * seconds(&[]));
+    assert!(seconds(" --at-once 1") > 2.0 * seconds(""));
 }
 
 /// Real bytes, moved by threads.
@@ -123,66 +108,51 @@ fn plans_run_on_this_machine() {
                       alltoall scan exscan";
     for operation in operations.split_whitespace() {
         for ranks in ["1", "3", "20"] {
-            let arguments = [operation, "-n", ranks, "--bytes", "12K", "--measure", "2"];
+            let arguments = format!("{operation} -n {ranks} --bytes 12K --measure 2");
             let text = said(&arguments);
-            assert!(text.contains("Measured here"), "{arguments:?}: {text}");
+            assert!(text.contains("Measured here"), "{arguments}: {text}");
         }
     }
     // In segments.
-    let text = said(&["allreduce", "-n", "8", "--bytes", "1M", "--measure", "1"]);
+    let text = said("allreduce -n 8 --bytes 1M --measure 1");
     assert!(text.contains("Measured here"), "{text}");
 }
 
 #[test]
 fn levels_can_be_given() {
-    let text = said(&[
-        "bcast",
-        "--machine",
-        "epyc-9654",
-        "--levels",
-        "node,package",
-    ]);
-    assert!(text.contains("1 group of 2 groups, 192 ranks"), "{text}");
-    let text = said(&[
-        "bcast",
-        "--machine",
-        "epyc-9654",
-        "--levels",
-        "none",
-        "-n",
-        "40",
-    ]);
-    assert!(text.contains("1 group of 3 groups, 40 ranks"), "{text}");
+    for (levels, ranks, groups) in [
+        ("node,package", "192", "1 group of 2 groups, 192 ranks"),
+        ("none", "40", "1 group of 3 groups, 40 ranks"),
+    ] {
+        let text = said(&format!(
+            "bcast --machine epyc-9654 --levels {levels} -n {ranks}"
+        ));
+        assert!(text.contains(groups), "{text}");
+    }
 }
 
 #[test]
 fn what_cannot_be_is_named() {
     for (arguments, part) in [
-        (&["bcost"][..], "is none of barrier, bcast"),
+        ("bcost", "is none of barrier, bcast"),
         (
-            &["bcast", "--machine", "cray-1"],
+            "bcast --machine cray-1",
             "--machine cray-1 is none of epyc-9654",
         ),
         (
-            &["bcast", "--topology", "/proc"],
+            "bcast --topology /proc",
             "no sys/devices/system/cpu is in it",
         ),
-        (&["bcast", "-n", "0"], "--ranks 0: from 1 to 1024"),
-        (
-            &["bcast", "-n", "4", "--root", "4"],
-            "--root 4: there are ranks 0 to 3",
-        ),
-        (&["allreduce", "-n", "4", "--bytes", "1001"], "--bytes 1001"),
-        (
-            &["bcast", "-n", "4", "--bytes", "many"],
-            "size \"many\" is not a number",
-        ),
+        ("bcast -n 0", "--ranks 0: from 1 to 1024"),
+        ("bcast -n 4 --root 4", "--root 4: there are ranks 0 to 3"),
+        ("allreduce -n 4 --bytes 1001", "--bytes 1001"),
+        ("bcast -n 4 --bytes many", "size \"many\" is not a number"),
     ] {
-        let output = plan(arguments);
-        let errors = String::from_utf8_lossy(&output.stderr);
+        let output = output(&mut plan(arguments));
+        let errors = text(&output.stderr);
         assert!(
             !output.status.success() && errors.contains(part),
-            "{arguments:?}: {errors}"
+            "{arguments}: {errors}"
         );
     }
 }

@@ -2,15 +2,16 @@
 
 //! What `libcopy tune --rdma` and `libcopy rdma probe` write.
 
-use std::process::Command;
+mod common;
+
+use std::path::Path;
+use std::process::Output;
+
+use common::text;
 
 /// The tool with a profile file of its own.
-fn tool(profile: &std::path::Path, words: &[&str]) -> std::process::Output {
-    Command::new(env!("CARGO_BIN_EXE_libcopy"))
-        .args(words)
-        .env("LIBCOPY_PROFILE", profile)
-        .output()
-        .expect("the tool starts")
+fn tool(profile: &Path, words: &[&str]) -> Output {
+    common::output(common::tool(words).env("LIBCOPY_PROFILE", profile))
 }
 
 #[test]
@@ -33,7 +34,7 @@ fn tuning_without_a_device_says_so() {
     let profile = place.path().join("profile.toml");
     let output = tool(&profile, &["tune", "--rdma", "--devices", "none_0"]);
     assert!(!output.status.success());
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let said = text(&output.stderr);
     assert!(
         said.contains("none_0") || said.contains("libibverbs"),
         "{said}"
@@ -52,7 +53,7 @@ fn probe_shows_the_thresholds_of_the_profile() {
         assert_eq!(output.status.code(), Some(i32::from(no_device)), "{json}");
         if no_device {
             let output = tool(&file, &["rdma", "probe"]);
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let said = text(&output.stderr);
             assert_eq!(output.status.code(), Some(1), "{said}");
             assert!(said.contains("no RDMA device: "), "{said}");
         }
@@ -75,6 +76,6 @@ fn probe_shows_the_thresholds_of_the_profile() {
     store("pack everything");
     let output = tool(&file, &["rdma", "probe"]);
     assert!(!output.status.success());
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let said = text(&output.stderr);
     assert!(said.contains("libcopy tune --rdma"), "{said}");
 }

@@ -3,10 +3,13 @@
 //! What `libcopy info` says of a machine's packages, NUMA nodes, caches and cores is what hwloc's
 //! `lstopo` says: of this machine, and of snapshots of others (`scripts/topologies`).
 
+mod common;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use common::{json, said, tool};
 use libcopy::topology::Cpus;
 use serde_json::Value;
 
@@ -28,14 +31,6 @@ const SNAPSHOTS: [&str; 12] = [
     "nvidiagpunumanodes",
 ];
 
-fn output(command: &mut Command) -> String {
-    let output = command.output();
-    let output = output.unwrap_or_else(|why| panic!("{command:?}: {why}"));
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {errors}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
 /// The sets of processors of a level.
 type Sets = BTreeSet<Cpus>;
 
@@ -54,7 +49,7 @@ fn lstopo(snapshot: Option<&Path>, types: &[&str]) -> Sets {
         if let Some(snapshot) = snapshot {
             command.args(["--if", "fsroot", "-i"]).arg(snapshot);
         }
-        let said = output(&mut command);
+        let said = said(&mut command);
         let masks = said.lines().filter(|line| line.starts_with("0x"));
         // hwloc writes nothing for a word that is 0, and 0x before each other one.
         let word = |word: &str| format!("0{}", word.trim_start_matches("0x"));
@@ -81,12 +76,11 @@ fn compare(snapshot: Option<&Path>) {
     let name = snapshot.map_or("this machine".into(), |it| {
         it.file_name().unwrap().to_string_lossy()
     });
-    let mut command = Command::new(env!("CARGO_BIN_EXE_libcopy"));
-    command.args(["info", "--json"]);
+    let mut command = tool(&["info", "--json"]);
     if let Some(snapshot) = snapshot {
         command.env("LIBCOPY_TOPOLOGY", snapshot);
     }
-    let said: Value = serde_json::from_str(&output(&mut command)).unwrap();
+    let said = json(&mut command);
     for (level, types) in [
         ("machine", &["Machine"][..]),
         ("package", &["Package"]),
@@ -124,7 +118,7 @@ fn snapshots_are_what_lstopo_says() {
         return;
     }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/topologies");
-    let all = PathBuf::from(output(&mut Command::new(script)).trim());
+    let all = PathBuf::from(said(&mut Command::new(script)).trim());
     for name in SNAPSHOTS {
         compare(Some(&all.join(name)));
     }

@@ -2,36 +2,33 @@
 
 //! What `libcopy type` tells people and scripts.
 
-use std::process::{Command, Output};
+mod common;
 
+use std::process::Command;
+
+use common::{json, mistake, said, tool, word};
 use serde_json::Value;
 
-fn ask(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_libcopy"))
-        .arg("type")
-        .args(arguments)
-        .output()
-        .expect("the tool starts")
+/// `libcopy type` with words that have no blanks in them.
+fn ask(words: &str) -> Command {
+    let mut command = tool(&["type"]);
+    command.args(words.split(' '));
+    command
 }
 
-fn good(arguments: &[&str]) -> String {
-    let output = ask(arguments);
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).expect("UTF-8")
-}
-
-fn json(arguments: &[&str]) -> Value {
-    serde_json::from_str(&good(arguments)).expect("JSON and nothing else")
+/// What is said, and what is in the file that the words name as FILE.
+fn with_file(words: &str) -> (String, String) {
+    let place = tempfile::tempdir().expect("a directory");
+    let file = place.path().join("file");
+    let said = said(&mut ask(&words.replace("FILE", word(&file))));
+    (said, std::fs::read_to_string(&file).expect("a file"))
 }
 
 #[test]
 fn describe_says_what_a_type_is() {
-    let text = good(&[
-        "describe",
-        "resized(0,8,vector(3,2,4,double))",
-        "--count",
-        "2",
-    ]);
+    let text = said(&mut ask(
+        "describe resized(0,8,vector(3,2,4,double)) --count 2",
+    ));
     for part in [
         "size       48 bytes in 6 basic elements, alignment 8",
         "bounds     0 to 8: extent 8",
@@ -47,7 +44,9 @@ fn describe_says_what_a_type_is() {
 #[test]
 fn json_has_the_segments_that_the_library_has() {
     let expression = "struct([2,1,3],[0,40,100],[int,indexed([1,2],[0,5],short),byte])";
-    let all = json(&["describe", expression, "--json", "--segments", "100"]);
+    let all = json(&mut ask(&format!(
+        "describe {expression} --json --segments 100"
+    )));
     let datatype: libcopy::datatype::Datatype = expression.parse().expect("an expression");
     let layout = libcopy::datatype::Layout::new(&datatype, 1).expect("fits");
     assert_eq!(all["size"], datatype.size());
@@ -69,12 +68,8 @@ fn json_has_the_segments_that_the_library_has() {
 
 #[test]
 fn the_drawing_has_a_rectangle_for_every_piece() {
-    let path = std::env::temp_dir().join(format!("libcopy-type-{}.svg", std::process::id()));
-    let file = path.to_str().expect("UTF-8");
     // The second of these pieces goes on in the next row of 64 bytes.
-    good(&["describe", "hindexed([4,8],[8,60],byte)", "--svg", file]);
-    let svg = std::fs::read_to_string(&path).expect("a drawing");
-    let _ = std::fs::remove_file(&path);
+    let (_, svg) = with_file("describe hindexed([4,8],[8,60],byte) --svg FILE");
     assert!(
         svg.starts_with("<svg ") && svg.ends_with("</svg>\n"),
         "{svg}"
@@ -92,25 +87,15 @@ fn negative_and_huge_layouts_are_drawn_too() {
         "contiguous(0,int)",
         "resized(-9000000000000000000,9000000000000000000,int)",
     ] {
-        let path = std::env::temp_dir().join(format!("libcopy-wide-{}.svg", std::process::id()));
-        let file = path.to_str().expect("UTF-8");
-        let text = good(&["describe", expression, "--svg", file]);
+        let (text, svg) = with_file(&format!("describe {expression} --svg FILE"));
         assert!(text.contains("segments "), "{text}");
-        let svg = std::fs::read_to_string(&path).expect("a drawing");
-        let _ = std::fs::remove_file(&path);
         assert!(svg.len() < 1 << 20, "{expression}: {} bytes", svg.len());
     }
 }
 
 #[test]
 fn bench_measures_all_three_ways() {
-    let all = json(&[
-        "bench",
-        "vector(100,1,2,double)",
-        "--time",
-        "0.01",
-        "--json",
-    ]);
+    let all = json(&mut ask("bench vector(100,1,2,double) --time 0.01 --json"));
     let ops: Vec<&str> = all
         .as_array()
         .expect("a list")
@@ -129,13 +114,8 @@ fn bench_measures_all_three_ways() {
 
 #[test]
 fn bench_measures_commit_too() {
-    let path = std::env::temp_dir().join(format!("libcopy-commit-{}.csv", std::process::id()));
-    let file = path.to_str().expect("UTF-8");
-    let arguments = ["bench", "--commit", "--entries", "3000", "--time", "0.001"];
-    let all = json(&[&arguments[..], &["--json", "--csv", file]].concat());
-    let all = all.as_array().expect("a list");
-    let csv = std::fs::read_to_string(&path).expect("a file");
-    let _ = std::fs::remove_file(&path);
+    let (all, csv) = with_file("bench --commit --entries 3000 --time 0.001 --json --csv FILE");
+    let all: Vec<Value> = serde_json::from_str(&all).expect("JSON and nothing else");
     assert_eq!(csv.lines().count(), all.len() + 1, "{csv}");
     assert_eq!(all[0]["segments"], 3_000_000, "the subarray");
     assert!(all[0]["form_bytes"].as_u64().is_some_and(|b| b < 1024));
@@ -145,46 +125,36 @@ fn bench_measures_commit_too() {
                 .iter()
                 .all(|case| case["commit_us"].as_f64() > Some(0.0))
     );
-    let one = json(&[
-        "bench",
-        "vector(9,1,2,int)",
-        "--commit",
-        "--json",
-        "--time",
-        "0.001",
-    ]);
+    let one = json(&mut ask(
+        "bench vector(9,1,2,int) --commit --json --time 0.001",
+    ));
     assert_eq!(one[0]["segments"], 9);
 }
 
 #[test]
 fn mistakes_name_the_place() {
     for (arguments, word) in [
-        (vec!["describe", "vector(3,1,int)"], "vector"),
-        (vec!["describe", "doubble"], "doubble"),
+        ("describe vector(3,1,int)", "vector"),
+        ("describe doubble", "doubble"),
         (
-            vec!["describe", "doubel"],
+            "describe doubel",
             "unknown type `doubel`; did you mean `double`?",
         ),
         (
-            vec!["describe", "contiguous(2,MPI_BITE)"],
+            "describe contiguous(2,MPI_BITE)",
             "unknown type `MPI_BITE`; did you mean `byte`? (character 14 ",
         ),
         (
-            vec!["describe", "vectro(3,1,2,int)"],
+            "describe vectro(3,1,2,int)",
             "unknown constructor `vectro`; did you mean `vector`?",
         ),
-        (
-            vec!["describe", "xyzzy"],
-            "unknown type `xyzzy` (character 1",
-        ),
-        (vec!["bench", "int", "--time", "0"], "--time"),
-        (vec!["bench", "contiguous(0,int)"], "0 bytes"),
-        (vec!["bench", "--commit", "--entries", "1"], "--entries 1"),
-        (vec!["bench", "contiguous(1000000000000,int)"], "2 GiB"),
+        ("describe xyzzy", "unknown type `xyzzy` (character 1"),
+        ("bench int --time 0", "--time"),
+        ("bench contiguous(0,int)", "0 bytes"),
+        ("bench --commit --entries 1", "--entries 1"),
+        ("bench contiguous(1000000000000,int)", "2 GiB"),
     ] {
-        let output = ask(&arguments);
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {output:?}");
+        let text = mistake(&mut ask(arguments), 1);
         assert!(text.contains(word), "{text}");
     }
 }

@@ -295,11 +295,7 @@ fn draw(path: &Path, machine: &Preset, cells: &[Cell]) -> Result<()> {
         bytes: it.bytes,
         ranks: it.ranks,
         variant: it.variant.to_owned(),
-        time: Spread {
-            median: it.seconds * 1e6,
-            p10: it.seconds * 1e6,
-            p90: it.seconds * 1e6,
-        },
+        time: Spread::exactly(it.seconds * 1e6),
         verified: true,
     });
     let report = Report {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Parts of benchmarks, for the tool `libcopy` and for `libcopy-lab`: what is measured (layouts,
-//! sizes, buffers with known bytes), beside whom (processes that do what a socket says), and what
-//! becomes of the timings (medians and their intervals, tables, CSV files, figures).
+//! Parts of benchmarks, for those of the tool `libcopy` and for `libcopy-lab`: what is measured
+//! (layouts, sizes, buffers with known bytes), by whom (this process, processes that do what a
+//! socket says), and what becomes of the timings (medians and their intervals, tables, CSV files,
+//! figures).
 
 pub mod buffer;
 pub mod gpu_owner;
@@ -15,11 +16,14 @@ pub mod pattern;
 pub mod peer_process;
 pub mod plot;
 pub mod progress;
+pub mod rank;
 pub mod ratio_plot;
 pub mod report;
 pub mod sample;
+pub mod shared;
 pub mod sizes;
 pub mod threads;
+pub mod typed;
 
 use std::io;
 use std::process::ExitCode;

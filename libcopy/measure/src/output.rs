@@ -3,10 +3,11 @@
 //! [`Output`]: where the results of a benchmark go.
 
 use crate::plot::{self, Axis};
-use crate::report::{Report, check_file};
+use crate::report::{Report, check_file, write_file};
 use anyhow::{Result, ensure};
 use clap::Args;
-use std::path::PathBuf;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
 
 /// Where results go.
 #[derive(Args, Clone, Debug)]
@@ -67,23 +68,38 @@ impl Output {
     ///
     /// As [`Output::write`].
     pub fn write_with(&self, report: &Report, figure: &Report) -> Result<()> {
+        let draw = |path: &Path| plot::write(figure, self.axis, path);
+        let texts = (report.table(), report.csv());
+        self.put(report, texts, draw, report.all_verified())
+    }
+
+    /// Writes what a benchmark has found: as JSON, or as a table and as CSV, and as the figure that
+    /// `draw` makes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Output::write`].
+    pub fn put(
+        &self,
+        found: &impl Serialize,
+        (table, csv): (String, String),
+        draw: impl FnOnce(&Path) -> Result<(PathBuf, PathBuf)>,
+        is_verified: bool,
+    ) -> Result<()> {
         if self.json {
-            println!("{}", serde_json::to_string_pretty(report)?);
+            println!("{}", serde_json::to_string_pretty(found)?);
         } else {
-            print!("{}", report.table());
+            print!("{table}");
         }
         if let Some(path) = &self.csv {
-            report.write_csv(path)?;
+            write_file(path, csv)?;
             eprintln!("CSV:  {}", path.display());
         }
         if let Some(path) = &self.plot {
-            let (png, svg) = plot::write(figure, self.axis, path)?;
+            let (png, svg) = draw(path)?;
             eprintln!("plot: {} and {}", png.display(), svg.display());
         }
-        ensure!(
-            report.all_verified(),
-            "some bytes were wrong; the table says which"
-        );
+        ensure!(is_verified, "some bytes were wrong; the table says which");
         Ok(())
     }
 }

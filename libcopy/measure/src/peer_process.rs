@@ -29,6 +29,18 @@ use std::time::{Duration, Instant};
 /// How long ranks may take to start, and to answer a command.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
+/// A directory for the sockets of a run, which goes with it.
+///
+/// # Errors
+///
+/// It cannot be made.
+pub fn sockets() -> Result<tempfile::TempDir> {
+    tempfile::Builder::new()
+        .prefix("libcopy-bench.")
+        .tempdir()
+        .context("cannot create a directory for sockets (see TMPDIR)")
+}
+
 /// The running ranks of one library.
 pub struct PeerProcess {
     name: String,
@@ -105,6 +117,16 @@ impl PeerProcess {
         }
         this.ranks = connected.into_iter().flatten().collect();
         Ok(this)
+    }
+
+    /// Starts what a shell makes of `command`, with the words that [`PeerProcess::start`] adds.
+    ///
+    /// # Errors
+    ///
+    /// As for [`PeerProcess::start`].
+    pub fn start_shell(name: &str, command: &str, ranks: usize, directory: &Path) -> Result<Self> {
+        let shell = ["sh", "-c", &format!("exec {command} \"$@\""), name].map(str::to_owned);
+        Self::start(name, &shell, ranks, directory)
     }
 
     fn read_hello(&self, stream: &mut BufReader<UnixStream>) -> Result<(usize, usize, String)> {

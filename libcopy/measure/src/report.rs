@@ -262,15 +262,6 @@ impl Report {
         text
     }
 
-    /// Writes the CSV file.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be written.
-    pub fn write_csv(&self, path: &Path) -> Result<()> {
-        write_file(path, self.csv())
-    }
-
     /// Whether all bytes that were looked at were right.
     pub(crate) fn all_verified(&self) -> bool {
         self.rows.iter().all(|r| r.verified)

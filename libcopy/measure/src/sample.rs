@@ -16,6 +16,15 @@ pub struct Spread {
 }
 
 impl Spread {
+    /// A time that does not spread.
+    pub fn exactly(time: f64) -> Self {
+        Self {
+            median: time,
+            p10: time,
+            p90: time,
+        }
+    }
+
     /// Summarises timings; `None` if there are none.
     pub fn of(timings: &[f64]) -> Option<Self> {
         if timings.is_empty() {
@@ -69,14 +78,7 @@ mod tests {
                 p90: 9.0
             })
         );
-        assert_eq!(
-            Spread::of(&[3.0]),
-            Some(Spread {
-                median: 3.0,
-                p10: 3.0,
-                p90: 3.0
-            })
-        );
+        assert_eq!(Spread::of(&[3.0]), Some(Spread::exactly(3.0)));
         assert_eq!(Spread::of(&[1.0, 2.0]).unwrap().median, 1.5);
         assert_eq!(Spread::of(&[]), None);
     }

@@ -5,6 +5,7 @@
 //! **All times that this crate computes are simulated.** They are as good as the capacities that
 //! they are computed from.
 
+pub mod describe;
 pub mod flow;
 pub mod machines;
 pub mod peers;

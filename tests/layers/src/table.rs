@@ -24,6 +24,7 @@ pub const CRATES: &str = "
     < libcopy-gpu libcopy-nic libcopy-rdma
     < libcopy
     < libcopy-ffi-macros libcopy-measure libcopy-model
+    < libcopy-bench
     < libcopy-ffi libcopy-async libcopy-mpi libcopy-cli libcopy-lab
     < ioat-model libcopy-layers libcopy-manual libcopy-xtask
     < libcopy-tests";
@@ -234,9 +235,20 @@ pub const TABLE: &[Layers] = &[
         root: "libcopy/measure/src/lib.rs",
         order: "
             buffer gpu_owner interval layouts machine pattern peer_process progress sample sizes threads
-            < report ratio_plot
+            < rank report ratio_plot shared
+            < typed
             < heat_map plot
             < output",
+    },
+    Layers {
+        name: "libcopy-bench",
+        root: "libcopy/bench/src/lib.rs",
+        order: "
+            types/results
+            < commit comparison contention layout_rows plans stages
+            < coll device one_type types
+            < many
+            < command",
     },
     Layers {
         name: "libcopy-model",
@@ -248,7 +260,7 @@ pub const TABLE: &[Layers] = &[
             < flow/sharing
             < flow/simulate
             < flow
-            < machines peers simulate",
+            < describe machines peers simulate",
     },
     Layers {
         name: "libcopy-lab",
@@ -285,16 +297,7 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-cli",
         root: "libcopy/cli/src/lib.rs",
         order: "
-            bench/types/shared
-            < bench/types/own
-            < bench/types/results
-            < bench/contention bench/rank
-            < bench/coll bench/device bench/types
-            < bench/many
-            < bench/command
-            < bench
-            < cli/commit
-            < cli/mpi/child cli/mpi/program cli/mpi/report
+            cli/mpi/child cli/mpi/program cli/mpi/report
             < cli/mpi/launcher
             < cli/mpi/library cli/mpi/prepare
             < cli/ranks

@@ -15,10 +15,11 @@ const SOURCE: &str = include_str!("../../../kmod/uapi.rs");
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../");
 
-/// Where the callers of the module are: the library, the tool, the experiments, the C API and
-/// `libcopy_mpi.so`.
-const USERS: [&str; 5] = [
+/// Where the callers of the module are: the library, the benchmarks, the tool, the experiments, the
+/// C API and `libcopy_mpi.so`.
+const USERS: [&str; 6] = [
     "libcopy/src",
+    "libcopy/bench/src",
     "libcopy/cli/src",
     "libcopy/lab/src",
     "ffi/src",

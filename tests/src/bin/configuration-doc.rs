@@ -103,6 +103,7 @@ mod tests {
             "libcopy/src",
             "libcopy/datatype/src",
             "libcopy/measure/src",
+            "libcopy/bench/src",
             "libcopy/cli/src",
             "libcopy/lab/src",
             "ffi/src",

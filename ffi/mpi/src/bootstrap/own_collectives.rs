@@ -19,7 +19,13 @@ use crate::library::pmpi;
 pub unsafe trait Plain: Copy + Default {}
 
 // SAFETY: an integer.
+unsafe impl Plain for u8 {}
+// SAFETY: an integer.
+unsafe impl Plain for c_int {}
+// SAFETY: an integer.
 unsafe impl Plain for u64 {}
+// SAFETY: integers only.
+unsafe impl Plain for [u8; 24] {}
 // SAFETY: integers only.
 unsafe impl Plain for [u64; 2] {}
 // SAFETY: integers only.

@@ -2,7 +2,7 @@
 
 //! Whether a call is intercepted, and what becomes of one that is.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use libcopy::policy::Oversubscription;
 use libcopy::policy::governor::Decision;
 
 use crate::bootstrap;
+use crate::bootstrap::own_collectives::allgather;
 use crate::collectives::{governor, nonblocking};
 use crate::comm::communicator;
 use crate::comm::communicator::{Comm, Held};
@@ -105,14 +106,7 @@ pub fn intercept_reduction(
         }
         kinds(abi).ok_or(Outcome::Arguments)?;
         let number = admit(function, abi, comm, &known, (prior, true, order))?;
-        Ok(Call {
-            abi,
-            comm,
-            group: Held::of(known).ok_or(Outcome::NoTeam)?,
-            number,
-            function,
-            bytes,
-        })
+        Call::new((abi, comm), known, number, (function, bytes))
     })
 }
 
@@ -168,14 +162,7 @@ pub fn intercept_vector(
             prior = of(largest);
         }
         let number = admit(function, abi, comm, &known, (prior, false, Order::Free))?;
-        Ok(Call {
-            abi,
-            comm,
-            group: Held::of(known).ok_or(Outcome::NoTeam)?,
-            number,
-            function,
-            bytes: 0,
-        })
+        Call::new((abi, comm), known, number, (function, 0))
     })
 }
 
@@ -190,19 +177,10 @@ fn agreed(abi: &Abi, comm: Word, known: &Comm, knows: Knows, mine: u64) -> Optio
             (answer == 0).then_some(bytes)
         }
         Knows::Each | Knows::All(_) => {
-            let all = lengths(abi, comm, known.size, mine)?;
+            let all = allgather(abi, comm, mine, known.size)?;
             Some(all.into_iter().max().unwrap_or(0))
         }
     }
-}
-
-/// What each rank says.
-fn lengths(abi: &Abi, comm: Word, size: usize, mine: u64) -> Option<Vec<u64>> {
-    let mut all = vec![0u64; size];
-    let (own, to) = ((&raw const mine).cast::<c_void>(), all.as_mut_ptr().cast());
-    // SAFETY: all ranks are here; eight bytes from each.
-    let answer = unsafe { pmpi::allgather(own, 8, abi.byte, to, 8, abi.byte, comm) };
-    (answer == 0).then_some(all)
 }
 
 /// Whether the `bytes` of all ranks can be counted between nodes.
@@ -221,14 +199,7 @@ pub fn take_barrier(abi: &'static Abi, comm: Word) -> Option<Call> {
         if !is_faster_across(Function::Barrier, 0) {
             return Err(Outcome::Small);
         }
-        Ok(Call {
-            abi,
-            comm,
-            group: Held::of(known).ok_or(Outcome::NoTeam)?,
-            number: 0,
-            function: Function::Barrier,
-            bytes: 0,
-        })
+        Call::new((abi, comm), known, 0, (Function::Barrier, 0))
     })
 }
 
@@ -423,6 +394,23 @@ fn admit_by_thresholds<'a>(
 }
 
 impl Call {
+    /// A call with this number in the communicator's group.
+    fn new(
+        (abi, comm): (&'static Abi, Word),
+        known: Arc<Comm>,
+        number: u64,
+        (function, bytes): (Function, usize),
+    ) -> Result<Call, Outcome> {
+        Ok(Call {
+            abi,
+            comm,
+            group: Held::of(known).ok_or(Outcome::NoTeam)?,
+            number,
+            function,
+            bytes,
+        })
+    }
+
     /// Does it; errors go to the communicator's error handler.
     pub fn run(self, work: impl FnOnce(&Call) -> Result<(), Failure>) -> c_int {
         let code = match catch_unwind(AssertUnwindSafe(|| work(&self))) {
@@ -447,9 +435,7 @@ impl Call {
         };
         governor::failed();
         self.group.failed(self.number);
-        // SAFETY: the communicator was in use a moment ago.
-        unsafe { pmpi::comm_call_errhandler(self.comm, code) };
-        code
+        errors::raise(self.comm, code)
     }
 
     /// The lengths of all ranks' parts where several nodes have to know them, none elsewhere.
@@ -459,7 +445,7 @@ impl Call {
         if self.group.nodes.is_none() {
             return Some((self, Vec::new()));
         }
-        let lengths = lengths(self.abi, self.comm, self.group.size, mine() as u64);
+        let lengths = allgather(self.abi, self.comm, mine() as u64, self.group.size);
         let lengths: Vec<usize> = lengths.into_iter().flatten().map(|n| n as usize).collect();
         let total = lengths
             .iter()
@@ -485,15 +471,9 @@ impl Call {
     /// Refuses a second pair of count and datatype that is not as many bytes as the first: buffers
     /// are as long as the call says, and we must not reach beyond them.
     pub fn agree(&self, kind: &Kind, count: impl Count) -> Result<(), Failure> {
-        if kind.bytes(count) == Some(self.bytes) {
+        if agrees(self.function, self.bytes, kind, count) {
             return Ok(());
         }
-        complain(&format!(
-            "{}: {} elements of one datatype are not the {} bytes of the other side",
-            self.function.name(),
-            count.elements(),
-            self.bytes
-        ));
         // Nobody is to wait for us. What ranks on other machines do has no part in it.
         if self.group.nodes.is_none() {
             self.group.team().give_up();
@@ -505,6 +485,19 @@ impl Call {
     pub fn is_root(&self, root: c_int) -> bool {
         usize::try_from(root) == Ok(self.group.rank)
     }
+}
+
+/// Whether elements are as many bytes as those of the other side; a word about it if not.
+pub fn agrees(function: Function, bytes: usize, kind: &Kind, count: impl Count) -> bool {
+    let agrees = kind.bytes(count) == Some(bytes);
+    if !agrees {
+        complain(&format!(
+            "{}: {} elements of one datatype are not the {bytes} bytes of the other side",
+            function.name(),
+            count.elements()
+        ));
+    }
+    agrees
 }
 
 /// Our rank in a communicator; `None` if it is no communicator.

@@ -263,14 +263,7 @@ pub unsafe fn exchange(
                 None => {
                     // What is sent is overwritten by what is received.
                     let packed = incoming.pack(recv)?;
-                    let (counts, offsets) = incoming.packed_parts();
-                    receive(
-                        &packed,
-                        Parts {
-                            counts: &counts,
-                            offsets: &offsets,
-                        },
-                    )
+                    receive(&packed, incoming.packed_parts().parts())
                 }
             }
         }

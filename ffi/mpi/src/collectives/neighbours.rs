@@ -11,6 +11,7 @@
 
 use std::ffi::{c_int, c_void};
 
+use crate::bootstrap::own_collectives::allgather;
 use crate::collectives::intercept::{Call, Knows, intercept_vector};
 use crate::collectives::irregular::exchange;
 use crate::comm::communicator;
@@ -20,8 +21,8 @@ use crate::library::abi::{Abi, Word};
 use crate::library::buffers::{BufferV, BufferW, Received, Sent};
 use crate::library::count::Count;
 use crate::library::neighbourhood::Neighbours;
+use crate::library::stats;
 use crate::library::stats::{Function, Outcome};
-use crate::library::{pmpi, stats};
 use crate::types::buffer::Kind;
 use crate::types::parts::Partition;
 
@@ -34,14 +35,8 @@ impl Comm {
                 return None;
             }
             let found = Neighbours::of(abi, comm).filter(|found| found.are_single(self.size));
-            let fine = [u8::from(found.is_some())];
-            let mut all = vec![0u8; self.size];
-            // SAFETY: all ranks are here; one byte from each.
-            let answer = unsafe {
-                let recv = all.as_mut_ptr().cast();
-                pmpi::allgather(fine.as_ptr().cast(), 1, abi.byte, recv, 1, abi.byte, comm)
-            };
-            found.filter(|_| answer == 0 && all.iter().all(|fine| *fine == 1))
+            let all = allgather(abi, comm, u8::from(found.is_some()), self.size);
+            found.filter(|_| all.is_some_and(|all| all.iter().all(|fine| *fine == 1)))
         };
         self.neighbours.get_or_init(ask).as_ref()
     }

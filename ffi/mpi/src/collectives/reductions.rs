@@ -147,37 +147,8 @@ impl Elements {
 ///
 /// As the MPI standard says.
 pub unsafe fn reduce<N: Count>(reduction: Reduction<N>, root: c_int, comm: Word) -> Option<c_int> {
-    let (mut elements, mut is_root, mut in_place) = (None, false, false);
-    let (pair, op) = (reduction.pair(), Some(reduction.op));
-    let call = intercept_reduction(Function::Reduce, comm, pair, op, |abi| {
-        is_root = rank_of(abi, comm)? == plausible(abi, comm, root)?;
-        let what = (reduction, is_root);
-        let (kinds, same) = Elements::between(abi, Function::Reduce, what, comm)?;
-        in_place = is_root && same;
-        elements = Some(kinds);
-        Some(())
-    })?;
-    let elements = elements?;
-    Some(call.run(|call| {
-        let (count, root) = (reduction.count.elements(), root as usize);
-        let kind = elements.kind.clone();
-        let mut packed = Scratch::default();
-        let own = if in_place {
-            None
-        } else {
-            // SAFETY: the caller's promise.
-            Some(unsafe { outgoing(&kind, reduction.send, count, &mut packed)? })
-        };
-        let reduce = |recv: Option<&mut [u8]>| {
-            elements.combine(|what, combine| call.group.reduce(own, recv, root, (what, combine)))
-        };
-        if is_root {
-            // SAFETY: the caller's promise.
-            unsafe { incoming(&kind, reduction.recv, count, |recv| reduce(Some(recv))) }
-        } else {
-            reduce(None)
-        }
-    }))
+    // SAFETY: the caller's promise.
+    unsafe { combined(Function::Reduce, reduction, Some(root), comm) }
 }
 
 /// `MPI_Allreduce`
@@ -186,31 +157,8 @@ pub unsafe fn reduce<N: Count>(reduction: Reduction<N>, root: c_int, comm: Word)
 ///
 /// As the MPI standard says.
 pub unsafe fn allreduce<N: Count>(reduction: Reduction<N>, comm: Word) -> Option<c_int> {
-    let (mut elements, mut in_place) = (None, false);
-    let (pair, op) = (reduction.pair(), Some(reduction.op));
-    let call = intercept_reduction(Function::Allreduce, comm, pair, op, |abi| {
-        let what = (reduction, true);
-        let (kinds, same) = Elements::between(abi, Function::Allreduce, what, comm)?;
-        (elements, in_place) = (Some(kinds), same);
-        Some(())
-    })?;
-    let elements = elements?;
-    Some(call.run(|call| {
-        let (count, kind) = (reduction.count.elements(), elements.kind.clone());
-        let mut packed = Scratch::default();
-        let own = if in_place {
-            None
-        } else {
-            // SAFETY: the caller's promise.
-            Some(unsafe { outgoing(&kind, reduction.send, count, &mut packed)? })
-        };
-        // SAFETY: the caller's promise.
-        unsafe {
-            incoming(&kind, reduction.recv, count, |recv| {
-                elements.combine(|what, combine| call.group.allreduce(own, recv, (what, combine)))
-            })
-        }
-    }))
+    // SAFETY: the caller's promise.
+    unsafe { combined(Function::Allreduce, reduction, None, comm) }
 }
 
 /// `MPI_Scan`
@@ -220,7 +168,7 @@ pub unsafe fn allreduce<N: Count>(reduction: Reduction<N>, comm: Word) -> Option
 /// As the MPI standard says.
 pub unsafe fn scan<N: Count>(reduction: Reduction<N>, comm: Word) -> Option<c_int> {
     // SAFETY: the caller's promise.
-    unsafe { prefix(Function::Scan, reduction, comm) }
+    unsafe { combined(Function::Scan, reduction, None, comm) }
 }
 
 /// `MPI_Exscan`
@@ -230,46 +178,62 @@ pub unsafe fn scan<N: Count>(reduction: Reduction<N>, comm: Word) -> Option<c_in
 /// As the MPI standard says.
 pub unsafe fn exscan<N: Count>(reduction: Reduction<N>, comm: Word) -> Option<c_int> {
     // SAFETY: the caller's promise.
-    unsafe { prefix(Function::Exscan, reduction, comm) }
+    unsafe { combined(Function::Exscan, reduction, None, comm) }
 }
 
+/// A reduction of as many elements as each rank contributes, which the root gets, or every rank.
+///
 /// # Safety
 ///
 /// As the MPI standard says.
-unsafe fn prefix<N: Count>(
+#[inline]
+unsafe fn combined<N: Count>(
     function: Function,
     reduction: Reduction<N>,
+    root: Option<c_int>,
     comm: Word,
 ) -> Option<c_int> {
-    let (mut elements, mut in_place) = (None, false);
+    let (mut found, mut gets) = (None, true);
     let (pair, op) = (reduction.pair(), Some(reduction.op));
     let call = intercept_reduction(function, comm, pair, op, |abi| {
-        let (kinds, same) = Elements::between(abi, function, (reduction, true), comm)?;
-        (elements, in_place) = (Some(kinds), same);
+        if let Some(root) = root {
+            gets = rank_of(abi, comm)? == plausible(abi, comm, root)?;
+        }
+        found = Some(Elements::between(abi, function, (reduction, gets), comm)?);
         Some(())
     })?;
-    let elements = elements?;
+    let (elements, same) = found?;
     Some(call.run(|call| {
-        let (count, kind) = (reduction.count.elements(), elements.kind.clone());
+        let (count, kind) = (reduction.count.elements(), &elements.kind);
         let mut packed = Scratch::default();
-        let own = if in_place {
+        let own = if gets && same {
             None
         } else {
             // SAFETY: the caller's promise.
-            Some(unsafe { outgoing(&kind, reduction.send, count, &mut packed)? })
+            Some(unsafe { outgoing(kind, reduction.send, count, &mut packed)? })
         };
-        let scan = |recv: &mut [u8]| {
+        let work = |recv: Option<&mut [u8]>| {
             elements.combine(|what, combine| {
-                let mut team = call.group.team();
-                let done = match function {
-                    Function::Exscan => team.exscan_bytes(own, recv, what.size, combine),
-                    _ => team.scan_bytes(own, recv, what.size, combine),
-                };
-                Ok(done?)
+                let (group, size) = (&call.group, what.size);
+                match (function, root, recv) {
+                    (_, Some(root), recv) => {
+                        group.reduce(own, recv, root as usize, (what, combine))
+                    }
+                    (Function::Scan, _, Some(recv)) => {
+                        Ok(group.team().scan_bytes(own, recv, size, combine)?)
+                    }
+                    (Function::Exscan, _, Some(recv)) => {
+                        Ok(group.team().exscan_bytes(own, recv, size, combine)?)
+                    }
+                    (_, _, recv) => group.allreduce(own, recv.unwrap_or_default(), (what, combine)),
+                }
             })
         };
+        if !gets {
+            return work(None);
+        }
         // SAFETY: the caller's promise.
-        unsafe { incoming(&kind, reduction.recv, count, scan) }
+        unsafe { incoming(kind, reduction.recv, count, |recv| work(Some(recv))) }
     }))
 }
 

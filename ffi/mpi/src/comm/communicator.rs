@@ -7,7 +7,7 @@
 //! collective with the same number of bytes, or agree on one, so they all come here together.
 
 use std::cell::Cell;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::ops::Deref;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,9 +29,8 @@ use crate::decide::classes::Classes;
 use crate::decide::prior::Order;
 use crate::decide::{active, classes};
 use crate::library::abi::{Abi, Word, complain};
-use crate::library::attributes::{Cache, Kept, Unknown};
+use crate::library::attributes::{COMMUNICATORS, Cache, Functions, Kept, Unknown};
 use crate::library::neighbourhood::Neighbours;
-use crate::library::pmpi::{CopyAttribute, DeleteAttribute};
 use crate::library::stats::{FUNCTIONS, Function, Outcome};
 use crate::library::{pmpi, world_model};
 
@@ -398,6 +397,8 @@ impl Deref for Held {
 static CACHE: Cache<Comm> = Cache::new();
 
 impl Kept for Comm {
+    const FUNCTIONS: Functions = COMMUNICATORS;
+
     #[inline(always)]
     fn cache() -> &'static Cache<Self> {
         &CACHE
@@ -405,26 +406,6 @@ impl Kept for Comm {
 
     fn goes(&self, _: Word) {
         self.freed.store(true, Ordering::Relaxed);
-    }
-
-    unsafe fn create_keyval(
-        copy: CopyAttribute,
-        delete: DeleteAttribute,
-        keyval: *mut c_int,
-        extra: *mut c_void,
-    ) -> c_int {
-        // SAFETY: the caller's promise.
-        unsafe { pmpi::comm_create_keyval(copy, delete, keyval, extra) }
-    }
-
-    unsafe fn get(comm: Word, keyval: c_int, value: *mut *mut c_void, found: *mut c_int) -> c_int {
-        // SAFETY: the caller's promise.
-        unsafe { pmpi::comm_get_attr(comm, keyval, value, found) }
-    }
-
-    unsafe fn set(comm: Word, keyval: c_int, value: *mut c_void) -> c_int {
-        // SAFETY: the caller's promise.
-        unsafe { pmpi::comm_set_attr(comm, keyval, value) }
     }
 }
 

@@ -7,13 +7,17 @@ use libcopy::Parts;
 
 use crate::comm::group::Group;
 use crate::comm::hierarchy::{Combine, What};
+use crate::library::buffers::Division;
 use crate::library::failure::Failure;
 
 impl Group {
     /// Parts of one length each.
-    fn equal(&self, each: usize) -> (Vec<usize>, Vec<usize>) {
+    fn equal(&self, each: usize) -> Division {
         let offsets = (0..self.size).map(|rank| rank * each);
-        (vec![each; self.size], offsets.collect())
+        Division {
+            counts: vec![each; self.size],
+            offsets: offsets.collect(),
+        }
     }
 
     /// Returns when all ranks have come.
@@ -54,13 +58,10 @@ impl Group {
             Some(recv) => recv.len() / self.size,
             None => own.map_or(0, <[u8]>::len),
         };
-        let (counts, offsets) = self.equal(each);
-        let parts = Parts {
-            counts: &counts,
-            offsets: &offsets,
-        };
+        let parts = self.equal(each);
+        let parts = parts.parts();
         let into = recv.map(|recv| (recv, parts));
-        nodes.gatherv(&mut team, own, into, &counts, root)
+        nodes.gatherv(&mut team, own, into, parts.counts, root)
     }
 
     /// Collects parts of these lengths at the root; nobody has to know the lengths if all are on
@@ -94,13 +95,10 @@ impl Group {
         let Some(nodes) = &self.nodes else {
             return Ok(team.scatter(whole, own, root)?);
         };
-        let (counts, offsets) = self.equal(own.len());
-        let parts = Parts {
-            counts: &counts,
-            offsets: &offsets,
-        };
+        let parts = self.equal(own.len());
+        let parts = parts.parts();
         let whole = whole.map(|bytes| (bytes, parts));
-        nodes.scatterv(&mut team, whole, own, &counts, root)
+        nodes.scatterv(&mut team, whole, own, parts.counts, root)
     }
 
     /// Hands out the root's bytes in parts of these lengths, which nobody has to know if all are on
@@ -129,11 +127,8 @@ impl Group {
             }
             return Ok(());
         };
-        let (counts, offsets) = self.equal(recv.len() / self.size);
-        let parts = Parts {
-            counts: &counts,
-            offsets: &offsets,
-        };
+        let parts = self.equal(recv.len() / self.size);
+        let parts = parts.parts();
         nodes.allgatherv(&mut team, own, recv, parts)
     }
 

@@ -16,6 +16,7 @@ use libcopy::team::{Resumption, Usage};
 use libcopy::{Team, TeamKey, TransportKind};
 
 use crate::bootstrap;
+use crate::bootstrap::own_collectives::{allgather, bcast};
 use crate::comm::hierarchy::Nodes;
 use crate::comm::processes;
 use crate::library::abi::{Abi, Word};
@@ -229,8 +230,7 @@ pub fn create(
     let mut bytes = [0u8; 24];
     bytes[..16].copy_from_slice(&key.as_ref().map_or([0; 16], |key| key.to_bytes()));
     bytes[16..].copy_from_slice(&(rank as u64).to_ne_bytes());
-    // SAFETY: all ranks of the node are here.
-    if unsafe { pmpi::bcast(bytes.as_mut_ptr().cast(), 24, abi.byte, 0, node.0) } != 0 {
+    if bcast(abi, node.0, &mut bytes) != 0 {
         return failed("broadcasting a key");
     }
     drop(node);
@@ -246,12 +246,9 @@ pub fn create(
     let nodes = if here == size {
         None
     } else {
-        let mut leaders: Vec<c_int> = vec![0; size];
-        let (own, all) = ((&raw const leader).cast(), leaders.as_mut_ptr().cast());
-        // SAFETY: all ranks are here; four bytes from each.
-        if unsafe { pmpi::allgather(own, 4, abi.byte, all, 4, abi.byte, comm) } != 0 {
+        let Some(leaders) = allgather(abi, comm, leader, size) else {
             return failed("MPI_Allgather");
-        }
+        };
         match Nodes::new(abi, comm, rank, &leaders) {
             Ok(Some(nodes)) => Some(nodes),
             Ok(None) => return Ok(None),
@@ -276,16 +273,10 @@ pub fn create(
         oversubscription = team.oversubscription().max(bootstrap::shared());
         is_direct = direct(team);
     }
-    let fine = [u8::from(team.is_ok()) | u8::from(is_direct) << 1 | (oversubscription as u8) << 2];
-    let mut all = vec![0u8; size];
-    // SAFETY: all ranks are here; one byte from each.
-    let answer = unsafe {
-        let recv = all.as_mut_ptr().cast();
-        pmpi::allgather(fine.as_ptr().cast(), 1, abi.byte, recv, 1, abi.byte, comm)
-    };
-    if answer != 0 {
+    let fine = u8::from(team.is_ok()) | u8::from(is_direct) << 1 | (oversubscription as u8) << 2;
+    let Some(all) = allgather(abi, comm, fine, size) else {
         return failed("MPI_Allgather");
-    }
+    };
     let mut team = team?;
     if let Some(other) = all.iter().position(|fine| fine & 1 == 0) {
         let why = format!("rank {other} could not join its team");
@@ -309,11 +300,6 @@ pub fn create(
 
 /// Whether all ranks say yes. Collective.
 fn all_agree(abi: &Abi, comm: Word, size: usize, yes: bool) -> bool {
-    let (own, mut all) = ([u8::from(yes)], vec![0u8; size]);
-    // SAFETY: all ranks are here; one byte from each.
-    let answer = unsafe {
-        let recv = all.as_mut_ptr().cast();
-        pmpi::allgather(own.as_ptr().cast(), 1, abi.byte, recv, 1, abi.byte, comm)
-    };
-    answer == 0 && all.iter().all(|yes| *yes != 0)
+    let all = allgather(abi, comm, u8::from(yes), size);
+    all.is_some_and(|all| all.iter().all(|yes| *yes != 0))
 }

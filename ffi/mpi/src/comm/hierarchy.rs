@@ -16,6 +16,7 @@ use libcopy::{Parts, Team};
 use libcopy::scratch::zeros;
 
 use crate::library::abi::{Abi, UNDEFINED, Word};
+use crate::library::buffers::Division;
 use crate::library::failure::Failure;
 use crate::library::pmpi;
 use crate::types::buffer::MOST;
@@ -273,7 +274,7 @@ impl Nodes {
     }
 
     /// Lengths of our node's ranks' parts, one behind the other from `first` on.
-    fn tight(&self, lengths: &[usize], first: usize) -> (Vec<usize>, Vec<usize>) {
+    fn tight(&self, lengths: &[usize], first: usize) -> Division {
         let mut end = first;
         let (mut counts, mut offsets) = (Vec::new(), Vec::new());
         for rank in &self.members[self.node] {
@@ -281,23 +282,24 @@ impl Nodes {
             offsets.push(end);
             end += lengths[*rank];
         }
-        (counts, offsets)
+        Division { counts, offsets }
     }
 
     /// Our node's ranks' parts of a buffer that is divided among all.
-    fn own_parts(&self, parts: Parts<'_>) -> (Vec<usize>, Vec<usize>) {
+    fn own_parts(&self, parts: Parts<'_>) -> Division {
         let ranks = self.members[self.node].iter();
-        ranks
-            .map(|rank| (parts.counts[*rank], parts.offsets[*rank]))
-            .unzip()
+        let own = ranks.map(|rank| (parts.counts[*rank], parts.offsets[*rank]));
+        let (counts, offsets) = own.unzip();
+        Division { counts, offsets }
     }
 
     /// Parts of our team, of which only one has any bytes.
-    fn only(&self, place: usize, length: usize) -> (Vec<usize>, Vec<usize>) {
+    fn only(&self, place: usize, length: usize) -> Division {
         let size = self.members[self.node].len();
         let mut counts = vec![0; size];
         counts[place] = length;
-        (counts, vec![0; size])
+        let offsets = vec![0; size];
+        Division { counts, offsets }
     }
 
     /// A block of each node's bytes, one behind the other; ours has none where `skip` says so.
@@ -409,11 +411,8 @@ impl Nodes {
             self.gatherv(team, own, Some((&mut room, parts)), lengths, root)?;
             return Err(Failure::Code(self.abi.truncate));
         }
-        let (counts, offsets) = self.own_parts(parts);
-        let near = Parts {
-            counts: &counts,
-            offsets: &offsets,
-        };
+        let near = self.own_parts(parts);
+        let near = near.parts();
         match own {
             Some(own) => team.gatherv(own, Some((recv, near)), seat)?,
             None => team.gatherv_in_place(recv, Some(near), seat)?,
@@ -455,11 +454,8 @@ impl Nodes {
         };
         if self.node != home {
             let mut all = zeros(self.total(self.node, lengths))?;
-            let (counts, offsets) = self.tight(lengths, 0);
-            let parts = Parts {
-                counts: &counts,
-                offsets: &offsets,
-            };
+            let parts = self.tight(lengths, 0);
+            let parts = parts.parts();
             team.gatherv(own, Some((&mut all, parts)), 0)?;
             return self.across(team, leaders.gatherv(&all, None, home));
         }
@@ -467,11 +463,8 @@ impl Nodes {
         let mut far = zeros(self.foreign(lengths))?;
         let blocks = self.blocks(lengths, true);
         self.across(team, leaders.gatherv(&[], Some((&mut far, &blocks)), home))?;
-        let (counts, offsets) = self.only(place, far.len());
-        let parts = Parts {
-            counts: &counts,
-            offsets: &offsets,
-        };
+        let parts = self.only(place, far.len());
+        let parts = parts.parts();
         Ok(team.scatterv(Some((&far, parts)), &mut [], 0)?)
     }
 
@@ -526,11 +519,8 @@ impl Nodes {
                 None => team.gatherv(&far, None, 0)?,
             }
         }
-        let (counts, offsets) = self.own_parts(parts);
-        let near = Parts {
-            counts: &counts,
-            offsets: &offsets,
-        };
+        let near = self.own_parts(parts);
+        let near = near.parts();
         Ok(team.scatterv(Some((bytes, near)), own, seat)?)
     }
 
@@ -551,11 +541,8 @@ impl Nodes {
         };
         if hands_over {
             let mut far = zeros(self.foreign(lengths))?;
-            let (counts, offsets) = self.only(place, far.len());
-            let parts = Parts {
-                counts: &counts,
-                offsets: &offsets,
-            };
+            let parts = self.only(place, far.len());
+            let parts = parts.parts();
             team.gatherv(&[0u8; 0], Some((&mut far, parts)), 0)?;
             let blocks = self.blocks(lengths, true);
             let code = leaders.scatterv(Some((&far, &blocks)), &mut [], home);
@@ -564,11 +551,8 @@ impl Nodes {
         }
         let mut all = zeros(self.total(self.node, lengths))?;
         self.across(team, leaders.scatterv(None, &mut all, home))?;
-        let (counts, offsets) = self.tight(lengths, 0);
-        let parts = Parts {
-            counts: &counts,
-            offsets: &offsets,
-        };
+        let parts = self.tight(lengths, 0);
+        let parts = parts.parts();
         Ok(team.scatterv(Some((&all, parts)), own, 0)?)
     }
 
@@ -595,11 +579,8 @@ impl Nodes {
             }
             Some(leaders) => {
                 let blocks = self.blocks(parts.counts, false);
-                let (counts, offsets) = self.tight(parts.counts, blocks.places[self.node] as usize);
-                let near = Parts {
-                    counts: &counts,
-                    offsets: &offsets,
-                };
+                let near = self.tight(parts.counts, blocks.places[self.node] as usize);
+                let near = near.parts();
                 let all = match first {
                     Some(first) => {
                         let all = &mut recv[first..first + total];
@@ -661,11 +642,8 @@ impl Nodes {
         }
         let mut all = zeros(near.len())?;
         self.across(team, leaders.reduce(what, &near, Some(&mut all), home))?;
-        let (counts, offsets) = self.only(seat, all.len());
-        let parts = Parts {
-            counts: &counts,
-            offsets: &offsets,
-        };
+        let parts = self.only(seat, all.len());
+        let parts = parts.parts();
         Ok(team.scatterv(Some((&all, parts)), &mut [], 0)?)
     }
 

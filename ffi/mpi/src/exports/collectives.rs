@@ -19,7 +19,7 @@ use crate::collectives::small_calls::{are_small_parts, are_small_together, were_
 use crate::collectives::{barrier, irregular, neighbours, reductions, regular};
 use crate::decide::threshold::{is_small, is_small_unless_special};
 use crate::library::abi::Word;
-use crate::library::buffers::{Buffer, BufferV, BufferW, Reduction};
+use crate::library::buffers::{Buffer, BufferV, BufferW, Packing, Reduction, Side};
 use crate::library::count::{Count, Large};
 use crate::library::fallback;
 use crate::library::functions::{argument_type, collectives};
@@ -425,12 +425,12 @@ pub unsafe extern "C" fn MPI_Type_free(datatype: *mut c_void) -> c_int {
 
 /// Declares functions that are no collectives in both forms.
 macro_rules! packs {
-    ($($name:ident, $large:ident = $body:ident ($($argument:ident: $kind:ident),*) $elements:tt;)*) => { $(
-        packs!(@form c_int, $name = $body ($($argument: $kind),*) $elements);
-        packs!(@form Large, $large = $body ($($argument: $kind),*) $elements);
+    ($($name:ident, $large:ident = $side:ident ($($argument:ident: $kind:ident),*; $comm:ident) $elements:tt;)*) => { $(
+        packs!(@form c_int, $name = $side ($($argument: $kind),*; $comm) $elements);
+        packs!(@form Large, $large = $side ($($argument: $kind),*; $comm) $elements);
     )* };
-    (@form $count:ty, $name:ident = $body:ident ($($argument:ident: $kind:ident),*)
-     ($elements:ident, $type:ident, $comm:ident)) => {
+    (@form $count:ty, $name:ident = $side:ident ($($argument:ident: $kind:ident),*; $comm:ident)
+     ($elements:ident, $type:ident)) => {
         /// The MPI function of this name.
         ///
         /// # Safety
@@ -438,7 +438,10 @@ macro_rules! packs {
         /// As the MPI standard says.
         #[allow(clippy::too_many_arguments)]
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: argument_type!($count, $kind)),*) -> c_int {
+        pub unsafe extern "C" fn $name(
+            $($argument: argument_type!($count, $kind),)*
+            $comm: argument_type!($count, comm)
+        ) -> c_int {
             // SAFETY: the caller's promise.
             unsafe {
                 if unusual::is_timed() {
@@ -446,29 +449,30 @@ macro_rules! packs {
                         if profile::is_on() {
                             let what = ($elements.elements(), $type, $comm);
                             let name = stringify!($name);
-                            return profile::packing(name, what, &mut || $name($($argument),*));
+                            return profile::packing(name, what, &mut || $name($($argument,)* $comm));
                         }
-                        return $name($($argument),*);
+                        return $name($($argument,)* $comm);
                     }
                 }
+                let call = Packing { side: Side::$side, $($argument),* };
                 gpu::with_gpu! {
                     if gpu::is_loaded() {
-                        if let Some(code) = gpu::$body::<$count>($($argument),*) {
+                        if let Some(code) = gpu::packed::<$count>(call, $comm) {
                             return code;
                         }
                     }
                 }
-                pack::$body::<$count>($($argument),*)
+                pack::packed::<$count>(call, $comm)
             }
         }
     };
 }
 
 packs! {
-    MPI_Pack, MPI_Pack_c = pack(
+    MPI_Pack, MPI_Pack_c = Packs(
         input: input, count: count, datatype: datatype, output: output, size: count,
-        position: position, comm: comm) (count, datatype, comm);
-    MPI_Unpack, MPI_Unpack_c = unpack(
+        position: position; comm) (count, datatype);
+    MPI_Unpack, MPI_Unpack_c = Unpacks(
         input: input, size: count, position: position, output: output, count: count,
-        datatype: datatype, comm: comm) (count, datatype, comm);
+        datatype: datatype; comm) (count, datatype);
 }

@@ -21,8 +21,8 @@ use crate::gpu::staging::{OnDevice, Place, Staging};
 use crate::gpu::{delayed, elements, method, upcalls, watch};
 use crate::library::abi::{Abi, Word, complain};
 use crate::library::count::Count;
-use crate::library::pmpi;
 use crate::library::status::{Room, Status};
+use crate::library::{errors, pmpi};
 
 /// Which way the bytes of a buffer go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -574,9 +574,7 @@ impl Call {
 
     /// Has the communicator's error handler hear of a code, and returns it.
     pub fn raise(&self, code: c_int) -> c_int {
-        // SAFETY: the communicator of the call.
-        unsafe { pmpi::comm_call_errhandler(self.comm, code) };
-        code
+        errors::raise(self.comm, code)
     }
 }
 

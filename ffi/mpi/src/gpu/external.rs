@@ -14,8 +14,9 @@ use crate::gpu::report::{Event, note};
 use crate::gpu::staging::Staging;
 use crate::gpu::{requests, watch};
 use crate::library::abi::{Abi, Word};
+use crate::library::buffers::{Packing, Side};
 use crate::library::count::Count;
-use crate::library::pmpi;
+use crate::library::{errors, pmpi};
 
 /// Elements, or packed bytes, and the host memory in their place, if they are in device memory.
 struct Call {
@@ -33,24 +34,25 @@ impl Call {
     /// code of the call where there is no room.
     unsafe fn new<N: Count>(
         name: *const c_char,
-        (base, count, datatype): (*const c_void, N, Word),
-        (packed, size, position): (*const c_void, isize, *const isize),
+        what: &Packing<N, isize>,
     ) -> Option<Result<Call, c_int>> {
+        let (base, packed) = what.places();
+        let (count, datatype, position) = (what.count, what.datatype, what.position);
         requests::get_on();
         let (driver, abi) = (watch::driver()?, active()?);
         if packed.is_null() || position.is_null() || name.is_null() {
             return None;
         }
         // No communicator is in the call.
-        let what = (datatype, abi.world);
-        let elements = Elements::on_device((driver, abi), base, count.number(), what);
+        let of = (datatype, abi.world);
+        let elements = Elements::on_device((driver, abi), base, count.number(), of);
         let there = device(driver, packed as u64);
         if elements.is_none() && there.is_none() {
             return None;
         }
         // SAFETY: the caller's promise.
         let at = unsafe { position.read() };
-        let left = usize::try_from(size.checked_sub(at)?).ok()?;
+        let left = usize::try_from(what.size.checked_sub(at)?).ok()?;
         usize::try_from(at).ok()?;
         let elements = match elements {
             None => None,
@@ -81,68 +83,56 @@ impl Call {
         }))
     }
 
-    fn pack(
+    /// Calls the function with host memory in the place of what is in device memory.
+    ///
+    /// # Safety
+    ///
+    /// As the MPI standard says.
+    unsafe fn run<N: Count>(
         &self,
-        input: *const c_void,
-        (output, size, position): (*mut c_void, isize, *mut isize),
-        call: impl FnOnce(*const c_void, *mut c_void, isize, *mut isize) -> c_int,
+        what: Packing<N, isize>,
+        call: impl FnOnce(Packing<N, isize>) -> c_int,
     ) -> Result<c_int, c_int> {
         let both = (self.driver, self.abi);
-        let input = match &self.elements {
-            Some((elements, staging, origin)) => {
-                elements.copy_out(both, staging.address())?;
-                origin.cast_const()
-            }
-            None => input,
-        };
-        let Some((to, staging, bytes)) = &self.packed else {
-            return Ok(call(input, output, size, position));
-        };
-        let mut end = 0;
-        let from = staging.address();
-        let code = call(input, from as *mut c_void, *bytes as isize, &mut end);
-        if code == 0 {
-            // SAFETY: the program's room for the bytes, in which its position lies.
-            unsafe {
-                let copied = libcopy_gpu::copy(self.driver, *to, from, end as usize);
-                said(self.abi, copied)?;
-                *position += end;
-            }
+        let (mut base, mut packed) = what.places();
+        if let Some((elements, staging, origin)) = &self.elements {
+            // What lies between elements that are received keeps its bytes.
+            elements.copy_out(both, staging.address())?;
+            base = *origin;
         }
-        Ok(code)
+        let Some((place, staging, bytes)) = &self.packed else {
+            return self.ended(what.side, call(what.at(base, packed)));
+        };
+        let (here, mut end) = (staging.address(), 0);
+        packed = here as *mut c_void;
+        if what.side == Side::Unpacks {
+            // SAFETY: the program's packed bytes, in which its position lies.
+            let copied = unsafe { libcopy_gpu::copy(self.driver, here, *place, *bytes) };
+            said(self.abi, copied)?;
+        }
+        let code = call(Packing {
+            size: *bytes as isize,
+            position: &mut end,
+            ..what.at(base, packed)
+        });
+        if what.side == Side::Packs && code == 0 {
+            // SAFETY: the program's room for the bytes, in which its position lies.
+            let copied = unsafe { libcopy_gpu::copy(self.driver, *place, here, end as usize) };
+            said(self.abi, copied)?;
+        }
+        if what.side == Side::Unpacks || code == 0 {
+            // SAFETY: the program's variable.
+            unsafe { *what.position += end };
+        }
+        self.ended(what.side, code)
     }
 
-    fn unpack(
-        &self,
-        (input, size, position): (*const c_void, isize, *mut isize),
-        output: *mut c_void,
-        call: impl FnOnce(*const c_void, isize, *mut isize, *mut c_void) -> c_int,
-    ) -> Result<c_int, c_int> {
-        let both = (self.driver, self.abi);
-        let output = match &self.elements {
-            Some((elements, staging, origin)) => {
-                // What lies between the elements keeps its bytes.
-                elements.copy_out(both, staging.address())?;
-                *origin
-            }
-            None => output,
-        };
-        let code = match &self.packed {
-            None => call(input, size, position, output),
-            Some((from, staging, bytes)) => {
-                let to = staging.address();
-                // SAFETY: the program's packed bytes, in which its position lies.
-                let copied = unsafe { libcopy_gpu::copy(self.driver, to, *from, *bytes) };
-                said(self.abi, copied)?;
-                let mut end = 0;
-                let code = call(to as *const c_void, *bytes as isize, &mut end, output);
-                // SAFETY: the program's variable.
-                unsafe { *position += end };
-                code
-            }
-        };
-        if let Some((elements, staging, _)) = self.elements.as_ref().filter(|_| code == 0) {
-            elements.copy_in(both, staging.address())?;
+    /// Brings elements that have been unpacked to where they belong.
+    fn ended(&self, side: Side, code: c_int) -> Result<c_int, c_int> {
+        let written = self.elements.as_ref();
+        if let Some((elements, staging, _)) = written.filter(|_| side == Side::Unpacks && code == 0)
+        {
+            elements.copy_in((self.driver, self.abi), staging.address())?;
         }
         Ok(code)
     }
@@ -154,11 +144,8 @@ impl Call {
                 note(Event::Packed, 1);
                 code
             }
-            Err(code) => {
-                // SAFETY: there is no other communicator.
-                unsafe { pmpi::comm_call_errhandler(self.abi.world, code) };
-                code
-            }
+            // There is no other communicator.
+            Err(code) => errors::raise(self.abi.world, code),
         }
     }
 }
@@ -175,45 +162,23 @@ unsafe fn needed<N: Count>(name: *const c_char, count: N, datatype: Word) -> Opt
     usize::try_from(bytes).ok().filter(|_| code == 0)
 }
 
-/// `MPI_Pack_external`, of which `call` does what is left; `None` if nothing is in device memory.
+/// `MPI_Pack_external` and `MPI_Unpack_external`, of which `call` does what is left; `None` if
+/// nothing is in device memory.
 ///
 /// # Safety
 ///
 /// As the MPI standard says.
 #[cold]
-pub unsafe fn pack_external<N: Count>(
+pub unsafe fn external<N: Count>(
     name: *const c_char,
-    elements: (*const c_void, N, Word),
-    (output, size, position): (*mut c_void, isize, *mut isize),
-    call: impl FnOnce(*const c_void, *mut c_void, isize, *mut isize) -> c_int,
+    what: Packing<N, isize>,
+    call: impl FnOnce(Packing<N, isize>) -> c_int,
 ) -> Option<c_int> {
     // SAFETY: the caller's promise.
-    let this = match unsafe { Call::new(name, elements, (output, size, position))? } {
-        Ok(this) => this,
-        Err(code) => return Some(code),
-    };
-    let done = this.pack(elements.0, (output, size, position), call);
-    Some(this.end(done))
-}
-
-/// `MPI_Unpack_external` in the same way.
-///
-/// # Safety
-///
-/// As the MPI standard says.
-#[cold]
-pub unsafe fn unpack_external<N: Count>(
-    name: *const c_char,
-    (input, size, position): (*const c_void, isize, *mut isize),
-    (output, count, datatype): (*mut c_void, N, Word),
-    call: impl FnOnce(*const c_void, isize, *mut isize, *mut c_void) -> c_int,
-) -> Option<c_int> {
-    let elements = (output.cast_const(), count, datatype);
-    // SAFETY: the caller's promise.
-    let this = match unsafe { Call::new(name, elements, (input, size, position))? } {
-        Ok(this) => this,
-        Err(code) => return Some(code),
-    };
-    let done = this.unpack((input, size, position), output, call);
-    Some(this.end(done))
+    unsafe {
+        match Call::new(name, &what)? {
+            Ok(this) => Some(this.end(this.run(what, call))),
+            Err(code) => Some(code),
+        }
+    }
 }

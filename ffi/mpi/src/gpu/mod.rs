@@ -41,8 +41,8 @@ pub mod watch;
 pub use call::Call;
 pub use collective::Collective;
 pub use delayed::{Functions, flush as start_delayed};
-pub use external::{pack_external, unpack_external};
-pub use packing::{pack, unpack};
+pub use external::external;
+pub use packing::packed;
 pub use peer::{Offer, may_be_left, note_offered, offer, reach};
 pub use report::report;
 pub use requests::{

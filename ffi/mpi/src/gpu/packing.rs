@@ -13,9 +13,10 @@ use libcopy::scratch::Scratch;
 
 use crate::decide::active::active;
 use crate::library::abi::{Abi, Word};
+use crate::library::buffers::{Packing, Side};
 use crate::library::count::Count;
+use crate::library::errors;
 use crate::library::errors::no_room;
-use crate::library::pmpi;
 use crate::types::buffer::Kind;
 
 /// What a call is about.
@@ -35,11 +36,9 @@ struct Call<N> {
 
 impl<N: Count> Call<N> {
     /// `None` if neither side is in device memory, or if the library will refuse the arguments.
-    unsafe fn new(
-        (base, count, datatype): (*const c_void, N, Word),
-        (packed, size, position): (*const c_void, N, *const N),
-        comm: Word,
-    ) -> Option<Call<N>> {
+    unsafe fn new(what: &Packing<N, N>, comm: Word) -> Option<Call<N>> {
+        let (base, packed) = what.places();
+        let (count, datatype, position) = (what.count, what.datatype, what.position);
         requests::get_on();
         let (driver, abi) = (watch::driver()?, active()?);
         if packed.is_null() || position.is_null() {
@@ -60,13 +59,13 @@ impl<N: Count> Call<N> {
         let at = unsafe { position.read() }.number()?;
         let end = at
             .checked_add(bytes)
-            .filter(|end| size.number() >= Some(*end))?;
+            .filter(|end| what.size.number() >= Some(*end))?;
         Some(Call {
             driver,
             abi,
             elements,
             kind,
-            base: base.cast_mut(),
+            base,
             count: number,
             packed: (packed as u64) + at as u64,
             bytes,
@@ -117,60 +116,25 @@ impl<N: Count> Call<N> {
                 unsafe { position.write(self.end) };
                 0
             }
-            Err(code) => {
-                // SAFETY: the communicator of the call.
-                unsafe { pmpi::comm_call_errhandler(comm, code) };
-                code
-            }
+            Err(code) => errors::raise(comm, code),
         }
     }
 }
 
-/// `MPI_Pack`; `None` if nothing is in device memory.
+/// `MPI_Pack` and `MPI_Unpack`; `None` if nothing is in device memory.
 ///
 /// # Safety
 ///
 /// As the MPI standard says.
 #[cold]
-#[allow(clippy::too_many_arguments)]
-pub unsafe fn pack<N: Count>(
-    input: *const c_void,
-    count: N,
-    datatype: Word,
-    output: *mut c_void,
-    size: N,
-    position: *mut N,
-    comm: Word,
-) -> Option<c_int> {
-    let (elements, packed) = ((input, count, datatype), (output.cast_const(), size));
+pub unsafe fn packed<N: Count>(what: Packing<N, N>, comm: Word) -> Option<c_int> {
     // SAFETY: the caller's promise.
     unsafe {
-        let call = Call::new(elements, (packed.0, packed.1, position), comm)?;
-        let done = call.pack();
-        Some(call.end(done, position, comm))
-    }
-}
-
-/// `MPI_Unpack`; `None` if nothing is in device memory.
-///
-/// # Safety
-///
-/// As the MPI standard says.
-#[cold]
-#[allow(clippy::too_many_arguments)]
-pub unsafe fn unpack<N: Count>(
-    input: *const c_void,
-    size: N,
-    position: *mut N,
-    output: *mut c_void,
-    count: N,
-    datatype: Word,
-    comm: Word,
-) -> Option<c_int> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let call = Call::new((output, count, datatype), (input, size, position), comm)?;
-        let done = call.unpack();
-        Some(call.end(done, position, comm))
+        let call = Call::new(&what, comm)?;
+        let done = match what.side {
+            Side::Packs => call.pack(),
+            Side::Unpacks => call.unpack(),
+        };
+        Some(call.end(done, what.position, comm))
     }
 }

@@ -12,36 +12,41 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use libcopy::lock::lock;
 
 use crate::library::abi::Word;
-use crate::library::pmpi::{CopyAttribute, DeleteAttribute};
+use crate::library::pmpi::{self, CopyAttribute, DeleteAttribute};
+
+/// How the library keeps attributes of one kind of objects.
+pub struct Functions {
+    create_keyval: unsafe fn(CopyAttribute, DeleteAttribute, *mut c_int, *mut c_void) -> c_int,
+    get: unsafe fn(Word, c_int, *mut *mut c_void, *mut c_int) -> c_int,
+    set: unsafe fn(Word, c_int, *mut c_void) -> c_int,
+}
+
+/// Attributes of communicators.
+pub const COMMUNICATORS: Functions = Functions {
+    create_keyval: pmpi::comm_create_keyval,
+    get: pmpi::comm_get_attr,
+    set: pmpi::comm_set_attr,
+};
+
+/// Attributes of datatypes.
+pub const DATATYPES: Functions = Functions {
+    create_keyval: pmpi::type_create_keyval,
+    get: pmpi::type_get_attr,
+    set: pmpi::type_set_attr,
+};
 
 /// What is known of one kind of objects.
 pub trait Kept: Sized + Send + Sync + 'static {
+    /// Of which objects these are attributes.
+    const FUNCTIONS: Functions;
+
     /// Where it is kept.
     fn cache() -> &'static Cache<Self>;
-
-    /// `MPI_Comm_create_keyval` and its relatives.
-    ///
-    /// # Safety
-    ///
-    /// As the MPI standard says, for these three.
-    unsafe fn create_keyval(
-        copy: CopyAttribute,
-        delete: DeleteAttribute,
-        keyval: *mut c_int,
-        extra: *mut c_void,
-    ) -> c_int;
-
-    /// `MPI_Comm_get_attr` and its relatives.
-    unsafe fn get(object: Word, keyval: c_int, value: *mut *mut c_void, found: *mut c_int)
-    -> c_int;
 
     /// The object with this handle is freed.
     fn goes(&self, object: Word) {
         let _ = object;
     }
-
-    /// `MPI_Comm_set_attr` and its relatives.
-    unsafe fn set(object: Word, keyval: c_int, value: *mut c_void) -> c_int;
 }
 
 /// Why nothing is known of an object.
@@ -137,7 +142,7 @@ impl<T: Kept> Cache<T> {
             // SAFETY: both functions have the types that the standard asks for.
             let answer = unsafe {
                 let (copy, delete) = (copy_attribute, delete_attribute::<T>);
-                T::create_keyval(copy, delete, &mut keyval, ptr::null_mut())
+                (T::FUNCTIONS.create_keyval)(copy, delete, &mut keyval, ptr::null_mut())
             };
             (answer == 0).then_some(keyval)
         })
@@ -167,7 +172,7 @@ impl<T: Kept> Cache<T> {
     fn find(&self, object: Word, keyval: c_int) -> Result<Option<Arc<T>>, Unknown> {
         let (mut value, mut found) = (ptr::null_mut(), 0);
         // SAFETY: both outputs are writable. An invalid object is an error that we pass on.
-        let answer = unsafe { T::get(object, keyval, &mut value, &mut found) };
+        let answer = unsafe { (T::FUNCTIONS.get)(object, keyval, &mut value, &mut found) };
         if answer != 0 {
             return Err(Unknown::Object);
         }
@@ -192,7 +197,7 @@ impl<T: Kept> Cache<T> {
         registry.known.insert(number, known.clone());
         drop(registry);
         // SAFETY: the value is a number to MPI.
-        let answer = unsafe { T::set(object, keyval, number as *mut c_void) };
+        let answer = unsafe { (T::FUNCTIONS.set)(object, keyval, number as *mut c_void) };
         if answer != 0 {
             // Without the attribute nobody would tell us when the object goes.
             self.forget(object, number);

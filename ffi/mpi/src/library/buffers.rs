@@ -5,6 +5,8 @@
 
 use std::ffi::c_void;
 
+use libcopy::Parts;
+
 use crate::library::abi::Word;
 use crate::library::count::Count;
 
@@ -54,6 +56,22 @@ impl<A, N, P> BufferW<A, N, P> {
     }
 }
 
+/// Lengths and offsets of all ranks' parts.
+pub struct Division {
+    pub counts: Vec<usize>,
+    pub offsets: Vec<usize>,
+}
+
+impl Division {
+    /// The parts that these are.
+    pub fn parts(&self) -> Parts<'_> {
+        Parts {
+            counts: &self.counts,
+            offsets: &self.offsets,
+        }
+    }
+}
+
 /// What a reduction combines, and where the result is; `C` is a count, or one for each rank.
 #[derive(Clone, Copy)]
 pub struct Reduction<C> {
@@ -68,6 +86,55 @@ impl<N: Count> Reduction<N> {
     /// How many elements, if that is a number of elements, and of which type.
     pub fn pair(&self) -> (Option<usize>, Word) {
         (self.count.number(), self.datatype)
+    }
+}
+
+/// Which way a function packs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// `MPI_Pack` and its relatives.
+    Packs,
+    /// `MPI_Unpack` and its relatives.
+    Unpacks,
+}
+
+/// What `MPI_Pack`, `MPI_Unpack` and their relatives for external32 are called with: `count`
+/// elements at one address, `size` bytes with a position at the other. `P` is what counts bytes.
+#[derive(Clone, Copy)]
+pub struct Packing<N, P> {
+    pub side: Side,
+    pub input: *const c_void,
+    pub output: *mut c_void,
+    pub count: N,
+    pub datatype: Word,
+    pub size: P,
+    pub position: *mut P,
+}
+
+impl<N, P> Packing<N, P> {
+    /// Where the elements are, and where the packed bytes are.
+    #[inline(always)]
+    pub fn places(&self) -> (*mut c_void, *mut c_void) {
+        let input = self.input.cast_mut();
+        match self.side {
+            Side::Packs => (input, self.output),
+            Side::Unpacks => (self.output, input),
+        }
+    }
+
+    /// The same with elements and packed bytes at other places.
+    #[inline(always)]
+    pub fn at(self, elements: *mut c_void, packed: *mut c_void) -> Self {
+        let (input, output) = match self.side {
+            Side::Packs => (elements, packed),
+            Side::Unpacks => (packed, elements),
+        };
+        let input = input.cast_const();
+        Packing {
+            input,
+            output,
+            ..self
+        }
     }
 }
 

@@ -42,56 +42,39 @@ pub trait Count: Copy {
     }
 }
 
-impl Count for c_int {
-    type Place = c_int;
+/// Numbers of a type, whose places have another one.
+macro_rules! counts {
+    ($($count:ty, $place:ty, $is_large:literal;)*) => { $(
+        impl Count for $count {
+            type Place = $place;
 
-    const LARGE: bool = false;
+            const LARGE: bool = $is_large;
 
-    #[inline]
-    fn number(self) -> Option<usize> {
-        usize::try_from(self).ok()
-    }
+            #[inline]
+            fn number(self) -> Option<usize> {
+                usize::try_from(self).ok()
+            }
 
-    fn of(number: usize) -> Option<Self> {
-        c_int::try_from(number).ok()
-    }
+            fn of(number: usize) -> Option<Self> {
+                <$count>::try_from(number).ok()
+            }
 
-    fn place(place: c_int) -> isize {
-        place as isize
-    }
+            fn place(place: $place) -> isize {
+                place as isize
+            }
 
-    fn place_of(number: usize) -> Option<c_int> {
-        c_int::try_from(number).ok()
-    }
+            fn place_of(number: usize) -> Option<$place> {
+                <$place>::try_from(number).ok()
+            }
 
-    fn narrow(self) -> Option<c_int> {
-        Some(self)
-    }
+            fn narrow(self) -> Option<c_int> {
+                c_int::try_from(self).ok()
+            }
+        }
+    )* };
 }
 
-impl Count for Large {
-    type Place = isize;
-
-    const LARGE: bool = true;
-
-    #[inline]
-    fn number(self) -> Option<usize> {
-        usize::try_from(self).ok()
-    }
-
-    fn of(number: usize) -> Option<Self> {
-        Large::try_from(number).ok()
-    }
-
-    fn place(place: isize) -> isize {
-        place
-    }
-
-    fn place_of(number: usize) -> Option<isize> {
-        isize::try_from(number).ok()
-    }
-
-    fn narrow(self) -> Option<c_int> {
-        c_int::try_from(self).ok()
-    }
+counts! {
+    c_int, c_int, false;
+    Large, isize, true;
 }

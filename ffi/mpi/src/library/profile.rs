@@ -23,12 +23,12 @@ use libcopy_report::{
 };
 
 use crate::library::abi::{self, Abi, Word};
-use crate::library::attributes::{Cache, Kept};
+use crate::library::attributes::{COMMUNICATORS, Cache, DATATYPES, Functions, Kept};
 use crate::library::buffers::{Buffer, BufferV, BufferW, Reduction};
 use crate::library::count::Count;
 use crate::library::forked;
 use crate::library::neighbourhood::Neighbours;
-use crate::library::pmpi::{self, CopyAttribute, DeleteAttribute};
+use crate::library::pmpi;
 use crate::library::requests::{Completion, Which};
 
 /// Classes of which anything is noted.
@@ -111,55 +111,54 @@ impl Hasher for Mix {
 
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
 
-/// An attribute of communicators and of datatypes, by which it is seen that one is freed.
-macro_rules! watched {
-    ($name:ident, $cache:ident, $create:ident $get:ident $set:ident) => {
-        #[derive(Debug)]
-        struct $name;
+/// Attributes of communicators and of datatypes, by which it is seen that one is freed.
+#[derive(Debug)]
+struct WatchedComm;
 
-        static $cache: Cache<$name> = Cache::new();
+#[derive(Debug)]
+struct WatchedType;
 
-        impl Kept for $name {
-            fn cache() -> &'static Cache<$name> {
-                &$cache
-            }
+static COMMS: Cache<WatchedComm> = Cache::new();
+static TYPES: Cache<WatchedType> = Cache::new();
 
-            unsafe fn create_keyval(
-                copy: CopyAttribute,
-                delete: DeleteAttribute,
-                keyval: *mut c_int,
-                extra: *mut c_void,
-            ) -> c_int {
-                // SAFETY: the caller's promise, here and below.
-                unsafe { pmpi::$create(copy, delete, keyval, extra) }
-            }
+impl Kept for WatchedComm {
+    const FUNCTIONS: Functions = COMMUNICATORS;
 
-            unsafe fn get(
-                object: Word,
-                keyval: c_int,
-                value: *mut *mut c_void,
-                found: *mut c_int,
-            ) -> c_int {
-                // SAFETY: as above.
-                unsafe { pmpi::$get(object, keyval, value, found) }
-            }
-
-            unsafe fn set(object: Word, keyval: c_int, value: *mut c_void) -> c_int {
-                // SAFETY: as above.
-                unsafe { pmpi::$set(object, keyval, value) }
-            }
-        }
-    };
+    fn cache() -> &'static Cache<Self> {
+        &COMMS
+    }
 }
 
-watched!(WatchedComm, COMMS, comm_create_keyval comm_get_attr comm_set_attr);
-watched!(WatchedType, TYPES, type_create_keyval type_get_attr type_set_attr);
+impl Kept for WatchedType {
+    const FUNCTIONS: Functions = DATATYPES;
+
+    fn cache() -> &'static Cache<Self> {
+        &TYPES
+    }
+}
 
 /// What is known of an object as long as its handle is that of the same object.
 #[derive(Clone, Copy)]
 struct Known<T> {
     generation: u64,
     what: T,
+}
+
+/// What is known of a handle in this generation; it is the `last` one that was asked for then.
+fn known<T: Copy>(
+    last: &mut Option<(Word, Known<T>)>,
+    all: &Map<Word, Known<T>>,
+    (handle, generation): (Word, u64),
+) -> Option<T> {
+    if let Some((word, known)) = last {
+        if (*word, known.generation) == (handle, generation) {
+            return Some(known.what);
+        }
+    }
+    let known = all.get(&handle);
+    let known = known.filter(|known| known.generation == generation)?;
+    *last = Some((handle, *known));
+    Some(known.what)
 }
 
 /// A datatype.
@@ -269,6 +268,15 @@ pub struct Amount {
 }
 
 impl Amount {
+    /// Of one message.
+    fn of(bytes: u64, derived: bool) -> Amount {
+        Amount {
+            bytes,
+            parts: 1,
+            derived,
+        }
+    }
+
     fn add(&mut self, other: Amount) {
         self.bytes += other.bytes;
         self.parts += other.parts;
@@ -285,6 +293,20 @@ struct Call {
     /// It asked for something that was not there.
     polled: bool,
     root: Option<u32>,
+}
+
+impl Call {
+    /// One of which only this is known.
+    fn of(function: &'static str, split: Split) -> Call {
+        Call {
+            function,
+            group: 0,
+            amount: Amount::default(),
+            split,
+            polled: false,
+            root: None,
+        }
+    }
 }
 
 /// What does a call of the program. None of its own code is made for each function: there are
@@ -442,16 +464,8 @@ impl State {
     fn type_of(&mut self, abi: &Abi, datatype: Word) -> Type {
         let handle = datatype & abi.handle;
         let generation = TYPES.generation(handle);
-        if let Some((last, known)) = &self.last_type {
-            if (*last, known.generation) == (handle, generation) {
-                return known.what;
-            }
-        }
-        if let Some(known) = self.types.get(&handle) {
-            if known.generation == generation {
-                self.last_type = Some((handle, *known));
-                return known.what;
-            }
+        if let Some(known) = known(&mut self.last_type, &self.types, (handle, generation)) {
+            return known;
         }
         let mut what = Type {
             size: 0,
@@ -483,27 +497,15 @@ impl State {
     /// Bytes of one message.
     fn one(&mut self, abi: &Abi, count: u64, datatype: Word) -> Amount {
         let what = self.type_of(abi, datatype);
-        Amount {
-            bytes: count.saturating_mul(what.size),
-            parts: 1,
-            derived: what.derived,
-        }
+        Amount::of(count.saturating_mul(what.size), what.derived)
     }
 
     /// The group of a communicator; 0 where nothing is known.
     fn group_of(&mut self, abi: &Abi, comm: Word) -> u32 {
         let handle = comm & abi.handle;
         let generation = COMMS.generation(handle);
-        if let Some((last, known)) = &self.last_comm {
-            if (*last, known.generation) == (handle, generation) {
-                return known.what;
-            }
-        }
-        if let Some(known) = self.comms.get(&handle) {
-            if known.generation == generation {
-                self.last_comm = Some((handle, *known));
-                return known.what;
-            }
+        if let Some(known) = known(&mut self.last_comm, &self.comms, (handle, generation)) {
+            return known;
         }
         if self.groups.is_empty() {
             self.groups.push(Ranks {
@@ -570,11 +572,7 @@ impl State {
         };
         if let Some(left) = request.under_way.checked_sub(1) {
             let bytes = request.bytes / request.under_way;
-            amount.add(Amount {
-                bytes,
-                parts: 1,
-                derived: request.derived,
-            });
+            amount.add(Amount::of(bytes, request.derived));
             *group = request.group;
             request.under_way = left;
             if !request.persistent {
@@ -814,16 +812,15 @@ impl Collective {
                 // SAFETY: the caller's promise; the call has returned 0.
                 unsafe { state.made(abi, self.request, (amount, group), is_persistent) };
             }
+            let split = match self.form {
+                Form::Blocking => Split::Clocks,
+                _ => Split::Local,
+            };
             Some(Call {
-                function: plain_name(self.name),
                 group,
                 amount,
-                split: match self.form {
-                    Form::Blocking => Split::Clocks,
-                    _ => Split::Local,
-                },
-                polled: false,
                 root: self.root.and_then(|root| u32::try_from(root).ok()),
+                ..Call::of(plain_name(self.name), split)
             })
         })
     }
@@ -902,12 +899,8 @@ fn per_peer(buffer: &dyn Amounts, amount: Amount, peers: u64) -> Amount {
 pub fn barrier(comm: Word, call: Program<'_>) -> c_int {
     noted(call, &mut |state, abi| {
         Some(Call {
-            function: "MPI_Barrier",
             group: state.group_of(abi, comm),
-            amount: Amount::default(),
-            split: Split::Clocks,
-            polled: false,
-            root: None,
+            ..Call::of("MPI_Barrier", Split::Clocks)
         })
     })
 }
@@ -937,16 +930,14 @@ pub unsafe fn message(
             // SAFETY: the caller's promise.
             unsafe { state.made(abi, request, (amount, group), form == Form::Persistent) };
         }
+        let split = match form {
+            Form::Blocking => Split::Estimate,
+            _ => Split::Local,
+        };
         Some(Call {
-            function: plain_name(name),
             group,
             amount,
-            split: match form {
-                Form::Blocking => Split::Estimate,
-                _ => Split::Local,
-            },
-            polled: false,
-            root: None,
+            ..Call::of(plain_name(name), split)
         })
     })
 }
@@ -960,12 +951,9 @@ pub fn packing(
 ) -> c_int {
     noted(call, &mut |state, abi| {
         Some(Call {
-            function: plain_name(name),
             group: state.group_of(abi, comm),
             amount: state.one(abi, count as u64, datatype),
-            split: Split::Local,
-            polled: false,
-            root: None,
+            ..Call::of(plain_name(name), Split::Local)
         })
     })
 }
@@ -1015,12 +1003,10 @@ pub unsafe fn completion(name: &'static str, completion: &Completion, call: Prog
             }
         }
         Some(Call {
-            function: name,
             group,
             amount,
-            split: Split::Estimate,
             polled: !found,
-            root: None,
+            ..Call::of(name, Split::Estimate)
         })
     })
 }
@@ -1044,21 +1030,14 @@ pub unsafe fn starting(
             let handle = unsafe { abi.handle_at(requests, at) } & abi.handle;
             if let Some(request) = state.requests.get_mut(&handle) {
                 request.under_way = 1;
-                amount.add(Amount {
-                    bytes: request.bytes,
-                    parts: 1,
-                    derived: request.derived,
-                });
+                amount.add(Amount::of(request.bytes, request.derived));
                 group = request.group;
             }
         }
         Some(Call {
-            function: name,
             group,
             amount,
-            split: Split::Local,
-            polled: false,
-            root: None,
+            ..Call::of(name, Split::Local)
         })
     })
 }
@@ -1076,14 +1055,7 @@ pub unsafe fn freeing(request: *const c_void, call: Program<'_>) -> c_int {
     });
     noted(call, &mut |state, _| {
         handle.map(|handle| state.requests.remove(&handle));
-        Some(Call {
-            function: "MPI_Request_free",
-            group: 0,
-            amount: Amount::default(),
-            split: Split::Local,
-            polled: false,
-            root: None,
-        })
+        Some(Call::of("MPI_Request_free", Split::Local))
     })
 }
 
@@ -1099,12 +1071,8 @@ pub unsafe fn other(name: &'static str, flag: *const c_int, call: Program<'_>) -
         // SAFETY: the caller's promise.
         let polled = !flag.is_null() && unsafe { *flag } == 0;
         Some(Call {
-            function: name,
-            group: 0,
-            amount: Amount::default(),
-            split: Split::Estimate,
             polled,
-            root: None,
+            ..Call::of(name, Split::Estimate)
         })
     })
 }
@@ -1157,16 +1125,9 @@ mod tests {
 
     fn call(function: &'static str, bytes: u64, split: Split) -> Call {
         Call {
-            function,
             group: 1,
-            amount: Amount {
-                bytes,
-                parts: 1,
-                derived: false,
-            },
-            split,
-            polled: false,
-            root: None,
+            amount: Amount::of(bytes, false),
+            ..Call::of(function, split)
         }
     }
 

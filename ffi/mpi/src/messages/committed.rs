@@ -18,7 +18,7 @@ use libcopy::datatype::{Layout, room};
 use libcopy::p2p::events::{Event, note};
 use libcopy::p2p::header::Header;
 
-use crate::bootstrap::own_collectives::allgather;
+use crate::bootstrap::own_collectives::{Plain, allgather};
 use crate::comm::communicator;
 use crate::comm::processes::world;
 use crate::decide::active::active;
@@ -52,6 +52,9 @@ struct Card {
     words: u64,
     extent: i64,
 }
+
+// SAFETY: integers only.
+unsafe impl Plain for Card {}
 
 /// The layout of a message's elements, if its type was committed together.
 pub fn layout(header: &Header) -> Option<Layout> {
@@ -93,14 +96,7 @@ fn hand_round(abi: &'static Abi, comm: Word, datatype: Word) -> Option<()> {
         words: words.len() as u64,
         extent: form.map_or(0, |datatype| datatype.extent()),
     };
-    let mut cards = vec![Card::default(); known.size];
-    let size = size_of::<Card>() as c_int;
-    let (from, to): (*const c_void, *mut c_void) =
-        ((&raw const mine).cast(), cards.as_mut_ptr().cast());
-    // SAFETY: all processes are here; a card from each.
-    if unsafe { pmpi::allgather(from, size, abi.byte, to, size, abi.byte, comm) } != 0 {
-        return None;
-    }
+    let cards = allgather(abi, comm, mine, known.size)?;
     let number = cards.iter().map(|card| card.last).max()? + 1;
     LAST.store(number, Ordering::Relaxed);
     let counts: Vec<c_int> = cards.iter().map(|card| 8 * card.words as c_int).collect();

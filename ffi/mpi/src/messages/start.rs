@@ -19,6 +19,7 @@ use libcopy::p2p::{
 };
 use libcopy::transport::process_memory;
 
+use crate::bootstrap::own_collectives::allgather;
 use crate::bootstrap::{MOST_MEMBERS, Meeting, feature};
 use crate::collectives::nonblocking;
 use crate::comm::processes::{WORLD, World, world};
@@ -372,18 +373,14 @@ fn across(abi: &Abi, size: usize, agreed: Option<&bootstrap::World>) -> (bool, b
     let fine = u8::from(agreed.is_some()) | remote::wanted() << 1;
     let report = agreed.is_some_and(|agreed| agreed.has(feature::REPORT));
     let mine = fine | if report { REPORT } else { 0 };
-    let mut all = vec![0u8; size];
-    // SAFETY: all ranks are here, as the user says; one byte from each.
-    let answer = unsafe {
-        let (from, to) = ((&raw const mine).cast(), all.as_mut_ptr().cast());
-        pmpi::allgather(from, 1, abi.byte, to, 1, abi.byte, abi.world)
+    // All ranks are here, as the user says.
+    let Some(all) = allgather(abi, abi.world, mine, size) else {
+        return (false, false);
     };
     let is_same = all.iter().all(|other| other & !REPORT == fine);
-    let everywhere = answer == 0 && agreed.is_some() && is_same;
-    (
-        everywhere,
-        everywhere && all.iter().all(|other| other & REPORT != 0),
-    )
+    let everywhere = agreed.is_some() && is_same;
+    let report = all.iter().all(|other| other & REPORT != 0);
+    (everywhere, everywhere && report)
 }
 
 /// In a forked child, which takes part in nothing.

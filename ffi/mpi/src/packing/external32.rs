@@ -12,6 +12,7 @@ use crate::decide::active::active;
 use crate::decide::environment::least;
 use crate::gpu;
 use crate::library::abi::{Abi, Word};
+use crate::library::buffers::{Packing, Side};
 use crate::library::count::{Count, Large};
 use crate::library::stats::{Function, Outcome};
 use crate::library::times::{self, Kind};
@@ -209,22 +210,16 @@ impl Swapped {
     }
 }
 
-/// Does it, if it is worth it and all arguments are right; the call is forwarded otherwise. `work`
-/// gets the position in the packed buffer.
+/// Does it, if it is worth it and all arguments are right; the call is forwarded otherwise.
 ///
 /// # Safety
 ///
-/// The name ends with a zero; the position is the caller's variable.
-unsafe fn try_to<N: Count>(
-    name: *const c_char,
-    (count, datatype): (N, Word),
-    (buffers, elements): ([*const c_void; 2], usize),
-    (room, position): (isize, *mut isize),
-    work: impl FnOnce(&Swapped, usize),
-) -> Result<u64, Outcome> {
+/// As the MPI standard says.
+unsafe fn try_to<N: Count>(name: *const c_char, call: &Packing<N, isize>) -> Result<u64, Outcome> {
     let abi = active().ok_or(Outcome::Disabled)?;
-    let count = count.number().ok_or(Outcome::Arguments)?;
-    if name.is_null() || position.is_null() || buffers.iter().any(|buffer| buffer.is_null()) {
+    let count = call.count.number().ok_or(Outcome::Arguments)?;
+    let are_there = !name.is_null() && !call.position.is_null();
+    if !are_there || call.input.is_null() || call.output.is_null() {
         return Err(Outcome::Arguments);
     }
     // SAFETY: the caller's promise.
@@ -232,23 +227,31 @@ unsafe fn try_to<N: Count>(
         return Err(Outcome::Arguments);
     }
     let what = Use {
-        buffer: buffers[elements],
+        buffer: call.places().0,
         count,
-        datatype,
+        datatype: call.datatype,
         comm: None,
     };
     with_decision(&LAST, (abi, what), decide, |decision| {
         let swapped = decision.as_ref().map_err(|outcome| *outcome)?;
         let bytes = swapped.bytes();
         // SAFETY: the caller's promise.
-        let at = usize::try_from(unsafe { position.read() }).map_err(|_| Outcome::Arguments)?;
+        let at = unsafe { call.position.read() };
+        let at = usize::try_from(at).map_err(|_| Outcome::Arguments)?;
         let end = at
             .checked_add(bytes as usize)
             .and_then(|end| isize::try_from(end).ok());
-        let end = end.filter(|end| *end <= room).ok_or(Outcome::Arguments)?;
-        work(swapped, at);
-        // SAFETY: the caller's promise.
-        unsafe { position.write(end) };
+        let end = end.filter(|end| *end <= call.size);
+        let end = end.ok_or(Outcome::Arguments)?;
+        let (input, output) = (call.input.cast::<u8>(), call.output.cast::<u8>());
+        // SAFETY: the caller's promise: the elements are there, the room was compared.
+        unsafe {
+            match call.side {
+                Side::Packs => swapped.pack(input, output.wrapping_add(at)),
+                Side::Unpacks => swapped.unpack(input.wrapping_add(at), output),
+            }
+            call.position.write(end);
+        }
         Ok(bytes)
     })
 }
@@ -260,147 +263,64 @@ fn is_small<N: Count>(count: N, datatype: Word) -> bool {
     bytes().is_some_and(|bytes| bytes < LEAST) && least().is_none() && !stats::are_wanted()
 }
 
-/// `MPI_Pack_external`
+/// `MPI_Pack_external` and `MPI_Unpack_external`
 ///
 /// # Safety
 ///
 /// As the MPI standard says.
-#[allow(clippy::too_many_arguments)]
-pub unsafe fn pack<N: Count>(
-    name: *const c_char,
-    input: *const c_void,
-    count: N,
-    datatype: Word,
-    output: *mut c_void,
-    size: isize,
-    position: *mut isize,
-) -> c_int {
-    // SAFETY: the caller's promise: the elements are readable, the room was compared.
+unsafe fn packed<N: Count>(name: *const c_char, call: Packing<N, isize>) -> c_int {
+    let function = match call.side {
+        Side::Packs => Function::PackExternal,
+        Side::Unpacks => Function::UnpackExternal,
+    };
+    // SAFETY: the caller's promise.
     unsafe {
-        let what = (count, datatype);
-        let work = || {
-            let buffers = [input, output.cast_const()];
-            try_to(name, what, (buffers, 0), (size, position), |swapped, at| {
-                swapped.pack(input.cast(), output.cast::<u8>().wrapping_add(at));
-            })
-        };
-        if !is_small(count, datatype) && intercepted(Function::PackExternal, work) {
+        let work = || try_to(name, &call);
+        if !is_small(call.count, call.datatype) && intercepted(function, work) {
             return 0;
         }
-        pmpi::pack_external_any(name, input, count, datatype, output, size, position)
-    }
-}
-
-/// `MPI_Unpack_external`
-///
-/// # Safety
-///
-/// As the MPI standard says.
-#[allow(clippy::too_many_arguments)]
-pub unsafe fn unpack<N: Count>(
-    name: *const c_char,
-    input: *const c_void,
-    size: isize,
-    position: *mut isize,
-    output: *mut c_void,
-    count: N,
-    datatype: Word,
-) -> c_int {
-    // SAFETY: the caller's promise: the elements are writable, the room was compared.
-    unsafe {
-        let what = (count, datatype);
-        let work = || {
-            let buffers = [input, output.cast_const()];
-            try_to(name, what, (buffers, 1), (size, position), |swapped, at| {
-                swapped.unpack(input.cast::<u8>().wrapping_add(at), output.cast());
-            })
-        };
-        if !is_small(count, datatype) && intercepted(Function::UnpackExternal, work) {
-            return 0;
-        }
-        pmpi::unpack_external_any(name, input, size, position, output, count, datatype)
+        pmpi::pack_external_any(name, call)
     }
 }
 
 /// Both forms of both functions. Sizes and positions are as wide in either.
 macro_rules! exports {
     ($($pack:ident, $unpack:ident = $count:ty;)*) => { $(
-        /// The MPI function of this name.
-        ///
-        /// # Safety
-        ///
-        /// As the MPI standard says.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $pack(
-            name: *const c_char,
-            input: *const c_void,
-            count: $count,
-            datatype: Word,
-            output: *mut c_void,
-            size: isize,
-            position: *mut isize,
-        ) -> c_int {
-            // SAFETY: the caller's promise.
-            unsafe {
-                if unusual::is_timed() {
-                    if let Some(_timed) = times::begin(Kind::Packing) {
-                        return $pack(name, input, count, datatype, output, size, position);
-                    }
-                }
-                gpu::with_gpu! {
-                    if gpu::is_loaded() {
-                        let call = |input, output, size, position| {
-                            pack(name, input, count, datatype, output, size, position)
-                        };
-                        let elements = (input, count, datatype);
-                        let staged = gpu::pack_external(name, elements, (output, size, position), call);
-                        if let Some(code) = staged {
-                            return code;
-                        }
-                    }
-                }
-                pack(name, input, count, datatype, output, size, position)
-            }
-        }
-
-        /// The MPI function of this name.
-        ///
-        /// # Safety
-        ///
-        /// As the MPI standard says.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $unpack(
-            name: *const c_char,
-            input: *const c_void,
-            size: isize,
-            position: *mut isize,
-            output: *mut c_void,
-            count: $count,
-            datatype: Word,
-        ) -> c_int {
-            // SAFETY: the caller's promise.
-            unsafe {
-                if unusual::is_timed() {
-                    if let Some(_timed) = times::begin(Kind::Packing) {
-                        return $unpack(name, input, size, position, output, count, datatype);
-                    }
-                }
-                gpu::with_gpu! {
-                    if gpu::is_loaded() {
-                        let call = |input, size, position, output| {
-                            unpack(name, input, size, position, output, count, datatype)
-                        };
-                        let elements = (output, count, datatype);
-                        let staged = gpu::unpack_external(name, (input, size, position), elements, call);
-                        if let Some(code) = staged {
-                            return code;
-                        }
-                    }
-                }
-                unpack(name, input, size, position, output, count, datatype)
-            }
-        }
+        exports!(@one $pack = Packs(
+            input: *const c_void, count: $count, datatype: Word,
+            output: *mut c_void, size: isize, position: *mut isize));
+        exports!(@one $unpack = Unpacks(
+            input: *const c_void, size: isize, position: *mut isize,
+            output: *mut c_void, count: $count, datatype: Word));
     )* };
+    (@one $name:ident = $side:ident($($argument:ident: $kind:ty),*)) => {
+        /// The MPI function of this name.
+        ///
+        /// # Safety
+        ///
+        /// As the MPI standard says.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(name: *const c_char, $($argument: $kind),*) -> c_int {
+            // SAFETY: the caller's promise.
+            unsafe {
+                if unusual::is_timed() {
+                    if let Some(_timed) = times::begin(Kind::Packing) {
+                        return $name(name, $($argument),*);
+                    }
+                }
+                let call = Packing { side: Side::$side, $($argument),* };
+                gpu::with_gpu! {
+                    if gpu::is_loaded() {
+                        let staged = gpu::external(name, call, |call| packed(name, call));
+                        if let Some(code) = staged {
+                            return code;
+                        }
+                    }
+                }
+                packed(name, call)
+            }
+        }
+    };
 }
 
 exports! {

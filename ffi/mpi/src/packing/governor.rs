@@ -15,18 +15,10 @@ use libcopy::policy::governor::{Decision, Moment, Next, Slot, Timed};
 
 use crate::decide::classes::{Decided, clock};
 use crate::decide::{classes, environment};
+use crate::library::buffers::Side;
 use crate::library::stats;
 use crate::library::stats::Function;
 use crate::types::datatype::Prepared;
-
-/// What is done with elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// `MPI_Pack`.
-    Packs,
-    /// `MPI_Unpack`.
-    Unpacks,
-}
 
 /// Calls that a thread decides about in advance.
 const AHEAD: u64 = 64;

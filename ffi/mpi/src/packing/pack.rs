@@ -5,7 +5,7 @@
 //! side may be the library's.
 
 use std::cell::RefCell;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::LocalKey;
@@ -18,11 +18,12 @@ use crate::decide::environment::least;
 use crate::decide::prior::{LEAST_PACKED, packs_as_fast};
 use crate::decide::{threshold, worth};
 use crate::library::abi::{Abi, Word};
+use crate::library::buffers::{Packing, Side};
 use crate::library::count::Count;
 use crate::library::stats::{Function, Outcome};
 use crate::library::tools::Feature;
 use crate::library::{pmpi, stats, tools};
-use crate::packing::governor::{Governed, Side, Trial};
+use crate::packing::governor::{Governed, Trial};
 use crate::types::datatype::Prepared;
 use crate::types::earned::Use;
 use crate::types::{datatype, earned};
@@ -112,36 +113,32 @@ pub fn with_decision<T: 'static, R>(
 }
 
 /// Does it, if it is worth it; the call is forwarded otherwise, and measured if there is a trial
-/// then. `work` gets the layout, the position in the packed buffer and the number of bytes. The
-/// elements are in the first of the buffers when they are packed, and in the second when they are
-/// unpacked.
+/// then.
 ///
 /// # Safety
 ///
-/// The position is the caller's variable.
+/// As the MPI standard says.
 #[inline]
 unsafe fn try_to<N: Count>(
-    (count, datatype, comm): (N, Word, Word),
-    (buffers, side): ([*const c_void; 2], Side),
-    (room, position): (N, *mut N),
+    call: &Packing<N, N>,
+    comm: Word,
     trial: &mut Option<Trial>,
-    work: impl FnOnce(&Prepared, usize, u64),
 ) -> Result<u64, Outcome> {
     let abi = active().ok_or(Outcome::Disabled)?;
-    let count = count.number().ok_or(Outcome::Arguments)?;
+    let count = call.count.number().ok_or(Outcome::Arguments)?;
     let what = Use {
-        buffer: buffers[side as usize],
+        buffer: call.places().0,
         count,
-        datatype,
+        datatype: call.datatype,
         comm: Some(comm),
     };
-    let last = match side {
+    let last = match call.side {
         Side::Packs => &PACKED,
         Side::Unpacks => &UNPACKED,
     };
     let decide = |abi: &Abi, datatype, count| {
         let prepared = decide(abi, datatype, count)?;
-        Ok(Governed::new(prepared, side))
+        Ok(Governed::new(prepared, call.side))
     };
     with_decision(last, (abi, what), decide, |decision| {
         let governed = decision.as_ref().map_err(|outcome| *outcome)?;
@@ -151,7 +148,7 @@ unsafe fn try_to<N: Count>(
             *trial = measured;
             return Err(Outcome::NoGain);
         }
-        if position.is_null() || buffers.iter().any(|buffer| buffer.is_null()) {
+        if call.position.is_null() || call.input.is_null() || call.output.is_null() {
             return Err(Outcome::Arguments);
         }
         communicator::with_last(comm, || abi.handle, |_| ())
@@ -159,17 +156,34 @@ unsafe fn try_to<N: Count>(
         let bytes = prepared.layout.size();
         let inside = || {
             // SAFETY: the caller's promise.
-            let (room, at) = unsafe { (room.number()?, position.read().number()?) };
-            let end = at.checked_add(usize::try_from(bytes).ok()?)?;
+            let at = unsafe { call.position.read().number()? };
+            let (room, end) = (
+                call.size.number()?,
+                at.checked_add(usize::try_from(bytes).ok()?)?,
+            );
             Some((at, N::of(end).filter(|_| end <= room)?))
         };
         let (at, end) = inside().ok_or(Outcome::Arguments)?;
+        let (input, output) = (call.input.cast::<u8>(), call.output.cast::<u8>());
+        // SAFETY: the caller's promise: the elements are there, the room was compared.
+        let work = || unsafe {
+            match call.side {
+                Side::Packs => {
+                    let to = output.wrapping_add(at);
+                    prepared.layout.pack_raw(input, 0..bytes, to);
+                }
+                Side::Unpacks => {
+                    let from = input.wrapping_add(at);
+                    prepared.layout.unpack_raw(from, 0..bytes, output);
+                }
+            }
+        };
         match measured {
-            None => work(prepared, at, bytes),
-            Some(trial) => trial.measure(|| (work(prepared, at, bytes), true)),
+            None => work(),
+            Some(trial) => trial.measure(|| (work(), true)),
         }
         // SAFETY: the caller's promise.
-        unsafe { position.write(end) };
+        unsafe { call.position.write(end) };
         Ok(bytes)
     })
 }
@@ -219,84 +233,23 @@ fn is_packed_there(datatype: Word) -> bool {
         .is_some_and(|entry| entry.is_packed_there() || entry.spares())
 }
 
-/// `MPI_Pack`
+/// `MPI_Pack` and `MPI_Unpack`
 ///
 /// # Safety
 ///
 /// As the MPI standard says.
-#[allow(clippy::too_many_arguments)]
-pub unsafe fn pack<N: Count>(
-    input: *const c_void,
-    count: N,
-    datatype: Word,
-    output: *mut c_void,
-    size: N,
-    position: *mut N,
-    comm: Word,
-) -> c_int {
-    // SAFETY: the caller's promise: the elements are readable, the room was compared.
-    unsafe {
-        let what = (count, datatype, comm);
-        let mut trial = None;
-        let work = || {
-            let buffers = [input, output.cast_const()];
-            try_to(
-                what,
-                (buffers, Side::Packs),
-                (size, position),
-                &mut trial,
-                |prepared, at, bytes| {
-                    let to = output.cast::<u8>().wrapping_add(at);
-                    prepared.layout.pack_raw(input.cast(), 0..bytes, to);
-                },
-            )
-        };
-        if !is_plain(datatype) && intercepted(Function::Pack, work) {
-            return 0;
-        }
-        forwarded(trial, || {
-            pmpi::pack_any(input, count, datatype, output, size, position, comm)
-        })
+#[inline(always)]
+pub unsafe fn packed<N: Count>(call: Packing<N, N>, comm: Word) -> c_int {
+    let function = match call.side {
+        Side::Packs => Function::Pack,
+        Side::Unpacks => Function::Unpack,
+    };
+    let mut trial = None;
+    // SAFETY: the caller's promise.
+    let work = || unsafe { try_to(&call, comm, &mut trial) };
+    if !is_plain(call.datatype) && intercepted(function, work) {
+        return 0;
     }
-}
-
-/// `MPI_Unpack`
-///
-/// # Safety
-///
-/// As the MPI standard says.
-#[allow(clippy::too_many_arguments)]
-pub unsafe fn unpack<N: Count>(
-    input: *const c_void,
-    size: N,
-    position: *mut N,
-    output: *mut c_void,
-    count: N,
-    datatype: Word,
-    comm: Word,
-) -> c_int {
-    // SAFETY: the caller's promise: the elements are writable, the room was compared.
-    unsafe {
-        let what = (count, datatype, comm);
-        let mut trial = None;
-        let work = || {
-            let buffers = [input, output.cast_const()];
-            try_to(
-                what,
-                (buffers, Side::Unpacks),
-                (size, position),
-                &mut trial,
-                |prepared, at, bytes| {
-                    let from = input.cast::<u8>().wrapping_add(at);
-                    prepared.layout.unpack_raw(from, 0..bytes, output.cast());
-                },
-            )
-        };
-        if !is_plain(datatype) && intercepted(Function::Unpack, work) {
-            return 0;
-        }
-        forwarded(trial, || {
-            pmpi::unpack_any(input, size, position, output, count, datatype, comm)
-        })
-    }
+    // SAFETY: the caller's promise.
+    forwarded(trial, || unsafe { pmpi::pack_any(call, comm) })
 }

@@ -4,7 +4,7 @@
 //! whom.
 
 use std::collections::hash_map::RandomState;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::hash::BuildHasher;
 use std::sync::OnceLock;
 
@@ -12,6 +12,7 @@ use libcopy::config;
 use libcopy_rdma::verbs::{Device, device_names};
 use libcopy_rdma::{Error, Result};
 
+use crate::bootstrap::own_collectives::{Plain, allgather};
 use crate::comm::communicator::Comm;
 use crate::library::abi::{Abi, Word, complain};
 use crate::library::pmpi;
@@ -35,6 +36,9 @@ struct Card {
     /// Random numbers.
     magic: [u64; 2],
 }
+
+// SAFETY: integers only.
+unsafe impl Plain for Card {}
 
 /// This process, if it intercepts messages.
 #[derive(Clone, Copy, Debug)]
@@ -112,14 +116,7 @@ pub fn meet(abi: &'static Abi, comm: Word, known: &Comm, own: Option<Own>) -> Op
         least: own.least,
         magic: magic(),
     });
-    let mut cards = vec![Card::default(); known.size];
-    let size = size_of::<Card>() as c_int;
-    let (from, to): (*const c_void, *mut c_void) =
-        ((&raw const mine).cast(), cards.as_mut_ptr().cast());
-    // SAFETY: all processes are here; a card from each.
-    if unsafe { pmpi::allgather(from, size, abi.byte, to, size, abi.byte, comm) } != 0 {
-        return None;
-    }
+    let cards = allgather(abi, comm, mine, known.size)?;
     // All see alike whether anybody will have anybody.
     let first = cards
         .iter()

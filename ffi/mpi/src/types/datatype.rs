@@ -22,9 +22,9 @@ use libcopy_gpu::GpuLayout;
 
 use crate::decide::{threshold, worth};
 use crate::library::abi::{Abi, Word};
-use crate::library::attributes::Cache;
-use crate::library::pmpi::{CopyAttribute, DeleteAttribute, forward};
-use crate::library::{attributes, errors, pmpi, world_model};
+use crate::library::attributes::{Cache, DATATYPES, Functions, Kept};
+use crate::library::pmpi::forward;
+use crate::library::{errors, pmpi, world_model};
 use crate::types::type_size;
 
 /// A datatype of the program's.
@@ -703,29 +703,11 @@ fn examine(abi: &Abi, datatype: Word) -> Option<Known> {
 
 static CACHE: Cache<Known> = Cache::new();
 
-impl attributes::Kept for Known {
+impl Kept for Known {
+    const FUNCTIONS: Functions = DATATYPES;
+
     fn cache() -> &'static Cache<Self> {
         &CACHE
-    }
-
-    unsafe fn create_keyval(
-        copy: CopyAttribute,
-        delete: DeleteAttribute,
-        keyval: *mut c_int,
-        extra: *mut c_void,
-    ) -> c_int {
-        // SAFETY: the caller's promise.
-        unsafe { pmpi::type_create_keyval(copy, delete, keyval, extra) }
-    }
-
-    unsafe fn get(
-        datatype: Word,
-        keyval: c_int,
-        value: *mut *mut c_void,
-        found: *mut c_int,
-    ) -> c_int {
-        // SAFETY: the caller's promise.
-        unsafe { pmpi::type_get_attr(datatype, keyval, value, found) }
     }
 
     fn goes(&self, datatype: Word) {
@@ -734,11 +716,6 @@ impl attributes::Kept for Known {
         if let Some(datatype) = self.received() {
             forget(datatype.id());
         }
-    }
-
-    unsafe fn set(datatype: Word, keyval: c_int, value: *mut c_void) -> c_int {
-        // SAFETY: the caller's promise.
-        unsafe { pmpi::type_set_attr(datatype, keyval, value) }
     }
 }
 

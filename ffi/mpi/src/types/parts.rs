@@ -11,7 +11,7 @@ use libcopy::{Parts, RecvBuffer, SendBuffer};
 
 use crate::decide::active::is_same;
 use crate::library::abi::{Abi, Word};
-use crate::library::buffers::{Address, BufferV, BufferW};
+use crate::library::buffers::{Address, BufferV, BufferW, Division};
 use crate::library::count::Count;
 use crate::library::failure::Failure;
 use crate::types::buffer::Kind;
@@ -240,12 +240,12 @@ impl Partition {
     }
 
     /// Lengths in bytes, and offsets: behind `first`, or one behind the other.
-    fn parts(&self, first: Option<isize>) -> (Vec<usize>, Vec<usize>) {
+    fn division(&self, first: Option<isize>) -> Division {
         let mut end = 0;
-        let (mut lengths, mut offsets) = (Vec::new(), Vec::new());
+        let (mut counts, mut offsets) = (Vec::new(), Vec::new());
         for rank in 0..self.counts.len() {
             let bytes = self.bytes(rank);
-            lengths.push(bytes);
+            counts.push(bytes);
             offsets.push(match (first, bytes) {
                 (_, 0) => 0,
                 (Some(first), _) => self.places[rank].wrapping_sub(first) as usize,
@@ -253,12 +253,12 @@ impl Partition {
             });
             end += bytes;
         }
-        (lengths, offsets)
+        Division { counts, offsets }
     }
 
     /// Lengths and offsets of the parts in what [`Partition::pack`] makes.
-    pub fn packed_parts(&self) -> (Vec<usize>, Vec<usize>) {
-        self.parts(None)
+    pub fn packed_parts(&self) -> Division {
+        self.division(None)
     }
 
     /// Part of a packed buffer, and the elements that it is packed from, if there are any.
@@ -347,12 +347,8 @@ impl Partition {
                 Spot::Typed(place, described) => SendBuffer::described(place, described),
             }
         };
-        Some(
-            self.spots(base.cast_mut())?
-                .into_iter()
-                .map(buffer)
-                .collect(),
-        )
+        let spots = self.spots(base.cast_mut())?;
+        Some(spots.into_iter().map(buffer).collect())
     }
 
     /// The elements of all parts as libcopy receives them; `None` if it cannot unpack some.
@@ -385,11 +381,8 @@ impl Partition {
         work: impl FnOnce(&[u8], Parts<'_>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let span = self.span();
-        let (counts, offsets) = self.parts(span.map(|(first, _)| first));
-        let parts = Parts {
-            counts: &counts,
-            offsets: &offsets,
-        };
+        let division = self.division(span.map(|(first, _)| first));
+        let parts = division.parts();
         match span {
             Some((_, 0)) => work(&[], parts),
             Some((first, length)) => {
@@ -414,11 +407,8 @@ impl Partition {
         work: impl FnOnce(&mut [u8], Parts<'_>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let span = self.span();
-        let (counts, offsets) = self.parts(span.map(|(first, _)| first));
-        let parts = Parts {
-            counts: &counts,
-            offsets: &offsets,
-        };
+        let division = self.division(span.map(|(first, _)| first));
+        let parts = division.parts();
         match span {
             Some((_, 0)) => return work(&mut [], parts),
             Some((first, length)) => {
@@ -430,7 +420,7 @@ impl Partition {
             None => {}
         }
         let mut packed = Scratch::new(self.total())?;
-        let range = |rank: usize| offsets[rank]..offsets[rank] + counts[rank];
+        let range = |rank: usize| parts.offsets[rank]..parts.offsets[rank] + parts.counts[rank];
         if let Some(rank) = keep {
             if let Some((kind, place, count)) = self.elements(rank, base) {
                 // SAFETY: the caller's promise.
@@ -438,7 +428,7 @@ impl Partition {
             }
         }
         work(&mut packed, parts)?;
-        for rank in (0..counts.len()).filter(|rank| keep != Some(*rank)) {
+        for rank in (0..self.counts.len()).filter(|rank| keep != Some(*rank)) {
             if let Some((kind, place, count)) = self.elements(rank, base) {
                 // SAFETY: the caller's promise.
                 unsafe { kind.unpack_any(&packed[range(rank)], place, count)? };

@@ -3,8 +3,8 @@
 //! The command line: what the words mean and which code they lead to.
 
 use super::{datatype, doctor, gpu, info, mpi, plan, ranks, rdma, run, tune};
-use crate::bench;
 use clap::{CommandFactory, Parser, Subcommand};
+use libcopy_bench as bench;
 use std::process::ExitCode;
 
 /// Moves bytes between the processes of one machine: pin once, copy many times.

@@ -3,7 +3,6 @@
 //! The command line, a file per command.
 
 mod command;
-mod commit;
 mod datatype;
 mod doctor;
 mod gpu;

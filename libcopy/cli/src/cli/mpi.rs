@@ -2,7 +2,7 @@
 
 //! `libcopy mpi`: MPI programs with `libcopy_mpi.so`.
 
-mod child;
+pub(super) mod child;
 mod compare;
 pub(super) mod launcher;
 pub(super) mod library;

@@ -2,24 +2,22 @@
 
 //! `libcopy plan`: how a collective goes on a machine with many cores, without one.
 
-use anyhow::{Context, Result, anyhow, bail};
-use clap::{Args, ValueEnum};
+use anyhow::{Context, Result, bail};
+use clap::Args;
 use comfy_table::Cell;
 use libcopy::plan::choose::{Way, best, buffer, estimate, ways};
-use libcopy::plan::{
-    Buffer, Call, Costs, Lengths, Machine, Member, Operation, Piece, Plan, Plans, Tree, Workers,
-    check,
-};
+use libcopy::plan::{Call, Costs, Lengths, Machine, Operation, Plan, Plans, Tree, Workers, check};
 use libcopy::policy::Policy;
 use libcopy::topology::{self, Level, Object};
 use libcopy::transport::{TransportKind, probe_machine};
+use libcopy_bench::plans::{ORDERS, checked, measured};
+use libcopy_bench::stages;
 use libcopy_measure::report::{plain_table, right_aligned};
-use libcopy_measure::sample::Spread;
-use libcopy_measure::{progress, sizes, threads};
+use libcopy_measure::{progress, sizes};
+use libcopy_model::describe;
 use libcopy_model::machines::{MACHINES, Preset};
-use libcopy_model::simulate::{self, Simulation, Work};
+use libcopy_model::simulate::{self, Simulation};
 use serde_json::{Value, json};
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::PathBuf;
 
@@ -31,15 +29,6 @@ has sys and proc of another one (scripts/topologies fetches some fifty).";
 
 /// Ranks at most: a plan of an alltoall has pieces for each pair.
 const MOST_RANKS: usize = 1024;
-
-/// Threads at most.
-const MOST_THREADS: usize = 256;
-
-/// Orders in which the check runs the plans.
-const ORDERS: u64 = 4;
-
-/// Elements of all ranks' buffers that the check runs with, at most.
-const MOST_ELEMENTS: usize = 8 << 20;
 
 /// Chunks that are simulated, at most, besides those of the way that is taken.
 const MOST_CHUNKS: usize = 200_000;
@@ -74,8 +63,8 @@ pub struct PlanArgs {
 
     /// Levels of the machine that become groups, instead of those that take least: package, node,
     /// cache, or none
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    levels: Option<Vec<LevelName>>,
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = ["package", "node", "cache", "none"])]
+    levels: Option<Vec<String>>,
 
     /// Ranks that move their blocks of a gather or a scatter at the same time, at most
     #[arg(long, value_name = "N", default_value_t = usize::MAX, hide_default_value = true)]
@@ -98,25 +87,6 @@ pub struct PlanArgs {
     json: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum LevelName {
-    Package,
-    Node,
-    Cache,
-    None,
-}
-
-impl LevelName {
-    fn level(self) -> Option<Level> {
-        match self {
-            LevelName::Package => Some(Level::Package),
-            LevelName::Node => Some(Level::Node),
-            LevelName::Cache => Some(Level::Cache),
-            LevelName::None => None,
-        }
-    }
-}
-
 fn operation(text: &str) -> Result<Operation, String> {
     let found = Operation::ALL.into_iter().find(|it| it.name() == text);
     found.ok_or_else(|| {
@@ -134,20 +104,14 @@ struct Chosen {
 }
 
 fn chosen(args: &PlanArgs) -> Result<Chosen> {
-    let names = || {
-        let names: Vec<&str> = MACHINES.iter().map(|it| it.name).collect();
-        names.join(", ")
-    };
     let (name, object, costs) = match (&args.machine, &args.topology) {
         (Some(name), _) => {
-            let preset = Preset::named(name);
-            let preset =
-                preset.ok_or_else(|| anyhow!("--machine {name} is none of {}", names()))?;
-            (
-                preset.description.to_owned(),
-                preset.objects().0,
-                preset.costs,
-            )
+            let preset = Preset::named(name).with_context(|| {
+                let names: Vec<&str> = MACHINES.iter().map(|it| it.name).collect();
+                format!("--machine {name} is none of {}", names.join(", "))
+            })?;
+            let description = preset.description.to_owned();
+            (description, preset.objects().0, preset.costs)
         }
         (None, Some(directory)) => {
             if !directory.join("sys/devices/system/cpu").is_dir() {
@@ -233,10 +197,11 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let machine = Machine::new(&chosen.object, &chosen.places, chosen.costs);
     let bytes = buffer(&call, ranks);
     let mut all = ways(&chosen.object, &chosen.places, &call, &chosen.costs);
-    let wanted: Option<Vec<Level>> = args
-        .levels
-        .as_ref()
-        .map(|levels| levels.iter().filter_map(|it| it.level()).collect());
+    let wanted = args.levels.as_ref().map(|names| {
+        let levels = [Level::Package, Level::Node, Level::Cache];
+        let named = |level: &Level| names.iter().any(|name| name == level.name());
+        levels.into_iter().filter(named).collect::<Vec<Level>>()
+    });
     let taken = match &wanted {
         None => best(&chosen.object, &chosen.places, &call, chosen.costs),
         Some(wanted) => {
@@ -307,7 +272,10 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         bail!("the way that was taken is none of those that were tried");
     };
     if let Some(path) = &args.svg {
-        libcopy_measure::report::write_file(path, draw(simulation, ranks, &call))?;
+        libcopy_measure::report::write_file(
+            path,
+            stages::draw(simulation, ranks, call.operation.name()),
+        )?;
     }
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -378,7 +346,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         )?;
     }
     writeln!(out, "\nGroups of the way that is taken (*)")?;
-    for line in groups(&taken.tree) {
+    for line in describe::groups(&taken.tree) {
         writeln!(out, "  {line}")?;
     }
     let instead = if checked_bytes == args.bytes || call.operation == Operation::Barrier {
@@ -403,7 +371,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
          64 bytes of its stage 2)"
     )?;
     for (number, stage) in plans[shown].stages.iter().enumerate() {
-        for line in stage_lines(number, stage) {
+        for line in describe::stage(number, stage) {
             writeln!(out, "  {line}")?;
         }
     }
@@ -435,69 +403,6 @@ fn chunks_of(plan: &Plan, chunk: usize) -> usize {
     pieces.map(|piece| piece.bytes.div_ceil(chunk.max(1))).sum()
 }
 
-/// Runs the plans of a way in some orders, with shorter buffers if the elements of all ranks are
-/// too many. Says of how many bytes the buffers are; `tell` is called after each order.
-fn checked(way: &Way, call: &Call<'_>, ranks: usize, tell: impl Fn()) -> Result<usize> {
-    // Buffers are cut at cache lines and elements; the check takes a line as one element.
-    let lines = call.element * 64usize.div_ceil(call.element);
-    let mut bytes = call.lengths.total(1);
-    let call = loop {
-        let element = if bytes % lines == 0 {
-            lines
-        } else {
-            call.element
-        };
-        let shorter = Call {
-            element,
-            lengths: Lengths::Same(bytes),
-            ..*call
-        };
-        let elements = (0..ranks).map(|rank| {
-            let (sent, received) = shorter.buffers(rank, ranks);
-            (sent + received) / element
-        });
-        if bytes <= call.element || elements.sum::<usize>() <= MOST_ELEMENTS {
-            break shorter;
-        }
-        bytes = if bytes > lines {
-            (bytes / 2).max(lines) / lines * lines
-        } else {
-            (bytes / 2).max(call.element) / call.element * call.element
-        };
-    };
-    let plans = Plans::new(&way.tree, &call, way.shape).all();
-    let mut state: u64 = 1;
-    let mut choose = |end: usize| {
-        // A linear congruential generator (Knuth's MMIX).
-        state = state
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        (state >> 33) as usize % end.max(1)
-    };
-    for order in 0..ORDERS {
-        check::run(&way.tree, &plans, &call, order % 2 > 0, &mut choose)?;
-        tell();
-    }
-    Ok(bytes)
-}
-
-/// Times of the plans with a thread for each rank.
-fn measured(plans: &[Plan], call: &Call<'_>, chunk: usize, times: usize) -> Result<Spread> {
-    if plans.len() > MOST_THREADS {
-        bail!(
-            "--measure: {} ranks, at most {MOST_THREADS} threads are started",
-            plans.len()
-        );
-    }
-    // Values are added, so a scan needs no order.
-    let call = Call {
-        in_rank_order: false,
-        ..*call
-    };
-    let seconds = threads::run(plans, &call, chunk, times)?;
-    Spread::of(&seconds).context("--measure 0: nothing was measured")
-}
-
 fn levels(way: &Way) -> String {
     let names: Vec<&str> = way.levels.iter().map(|level| level.name()).collect();
     if names.is_empty() {
@@ -516,110 +421,6 @@ fn workers(way: &Way, operation: Operation) -> String {
         Workers::Owners => "owners",
     };
     workers.to_owned()
-}
-
-/// The groups: those alike as one line.
-fn groups(tree: &Tree) -> Vec<String> {
-    let mut lines: Vec<(usize, String)> = Vec::new();
-    for group in tree.groups().iter().rev() {
-        let of_ranks = group
-            .members
-            .iter()
-            .filter(|it| matches!(it, Member::Rank(_)))
-            .count();
-        let of_groups = group.members.len() - of_ranks;
-        let text = match (of_groups, of_ranks) {
-            (0, ranks) => format!("of {ranks} ranks"),
-            (groups, 0) => format!("of {groups} groups, {} ranks", group.ranks.len()),
-            (groups, ranks) => format!(
-                "of {groups} groups and {ranks} ranks, {} ranks in all",
-                group.ranks.len()
-            ),
-        };
-        match lines.iter_mut().find(|(_, other)| *other == text) {
-            Some((count, _)) => *count += 1,
-            None => lines.push((1, text)),
-        }
-    }
-    let text = |(count, text): (usize, String)| match count {
-        1 => format!("1 group {text}"),
-        count => format!("{count} groups {text}"),
-    };
-    lines.into_iter().map(text).collect()
-}
-
-fn piece_text(piece: &Piece) -> String {
-    let buffer = |buffer: Buffer| match buffer {
-        Buffer::Send => "send buffer",
-        Buffer::Receive => "receive buffer",
-        Buffer::Scratch => "scratch",
-    };
-    let ranks: Vec<String> = piece
-        .from
-        .iter()
-        .map(|it| it.span.rank.to_string())
-        .collect();
-    let what = if piece.from.len() > 1 {
-        "combines"
-    } else {
-        "copies"
-    };
-    let from = match &piece.from[..] {
-        [source] => format!(
-            "rank {} ({} at {})",
-            ranks[0],
-            buffer(source.span.buffer),
-            source.span.at
-        ),
-        _ => format!("ranks {}", ranks.join(" ")),
-    };
-    let mut text = format!(
-        "{what} {} bytes of {from} to {} of rank {} at {}",
-        piece.bytes,
-        buffer(piece.to.buffer),
-        piece.to.rank,
-        piece.to.at
-    );
-    let waits: Vec<String> = piece
-        .from
-        .iter()
-        .filter_map(|source| source.after)
-        .map(|it| format!("{}:{}+{}", it.rank, it.progress.stage, it.progress.bytes))
-        .collect();
-    if !waits.is_empty() {
-        let _ = write!(text, ", following {}", waits.join(" "));
-    }
-    text
-}
-
-/// Pieces of a stage that are listed.
-const SHOWN: usize = 12;
-
-fn stage_lines(number: usize, stage: &libcopy::plan::Stage) -> Vec<String> {
-    let mut lines = Vec::new();
-    if !stage.after.is_empty() {
-        let after: Vec<String> = stage
-            .after
-            .iter()
-            .map(|it| format!("{}:{}+{}", it.rank, it.progress.stage, it.progress.bytes))
-            .collect();
-        lines.push(format!("{number}: waits for {}", after.join(" ")));
-    }
-    for piece in stage.pieces.iter().take(SHOWN) {
-        lines.push(format!("{number}: {}", piece_text(piece)));
-    }
-    if let Some(more) = stage
-        .pieces
-        .len()
-        .checked_sub(SHOWN)
-        .filter(|more| *more > 0)
-    {
-        lines.push(format!("{number}: and {more} more pieces"));
-    }
-    if lines.is_empty() {
-        lines.push(format!("{number}: nothing"));
-    }
-    lines
 }
 
 fn as_json(
@@ -656,54 +457,6 @@ fn as_json(
         "stages": findings.stages,
         "fan_out": findings.fan_out,
         "rank": rank,
-        "stages_of_rank": stages.map(|(number, stage)| stage_lines(number, stage)).collect::<Vec<_>>(),
+        "stages_of_rank": stages.map(|(number, stage)| describe::stage(number, stage)).collect::<Vec<_>>(),
     })
-}
-
-/// Which rank is in which stage when.
-fn draw(simulation: &Simulation, ranks: usize, call: &Call<'_>) -> String {
-    const COLOURS: [&str; 6] = [
-        "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9",
-    ];
-    let (left, top, wide) = (60.0, 30.0, 900.0);
-    let row = (600.0 / ranks as f64).clamp(2.0, 20.0);
-    let height = top + row * ranks as f64 + 40.0;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {height:.0}\" font-family=\"sans-serif\" \
-         font-size=\"12\">\n<text x=\"{left}\" y=\"18\">{}: stages of {ranks} ranks (simulated)</text>\n",
-        left + wide + 20.0,
-        call.operation.name()
-    );
-    let scale = wide / simulation.seconds.max(f64::MIN_POSITIVE);
-    for Work {
-        rank,
-        stage,
-        start,
-        end,
-    } in &simulation.work
-    {
-        let width = (end - start) * scale;
-        if width > 0.0 {
-            let _ = writeln!(
-                svg,
-                "<rect x=\"{:.2}\" y=\"{:.2}\" width=\"{width:.2}\" height=\"{:.2}\" fill=\"{}\"/>",
-                left + start * scale,
-                top + row * *rank as f64,
-                row * 0.9,
-                COLOURS[stage % COLOURS.len()]
-            );
-        }
-    }
-    let bottom = top + row * ranks as f64 + 16.0;
-    let _ = write!(
-        svg,
-        "<text x=\"{left}\" y=\"{bottom:.0}\">0</text>\n<text x=\"{:.0}\" y=\"{bottom:.0}\" text-anchor=\"end\">{:.1} \
-         us</text>\n<text x=\"10\" y=\"{:.0}\">rank 0</text>\n<text x=\"10\" y=\"{:.0}\">{}</text>\n</svg>\n",
-        left + wide,
-        simulation.seconds * 1e6,
-        top + 10.0,
-        top + row * ranks as f64,
-        ranks - 1
-    );
-    svg
 }

@@ -5,12 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read as _, Seek as _, Write as _};
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
@@ -21,6 +21,9 @@ use libcopy::topology;
 use libcopy::{Error, Team, TransportKind};
 use libloading::os::unix::Library;
 use serde::{Deserialize, Serialize};
+
+use super::mpi::child::{Said, ended_within};
+use super::mpi::launcher::Start;
 
 /// How many ranks join the team.
 pub const RANKS: usize = 2;
@@ -147,7 +150,7 @@ impl Ranks {
 /// They cannot be started.
 pub fn start(environment: &[(String, String)]) -> Result<Ranks> {
     let own = own_program()?;
-    let [mut said, mut errors] = [scratch()?, scratch()?];
+    let mut said = Said::new()?;
     let mut hidden: Vec<&str> = vec![config::TRANSPORT.name, config::STATS.name];
     let is_usable = Policy::load().is_ok();
     let kept = [config::SHM_DIR.name];
@@ -155,8 +158,6 @@ pub fn start(environment: &[(String, String)]) -> Result<Ranks> {
     hidden.extend(all.filter(|name| !is_usable && !kept.contains(name)));
     let wrong = SETTINGS.iter().filter(|setting| setting.check().is_err());
     hidden.extend(wrong.map(|setting| setting.name));
-    let (out, err) = (&said, &errors);
-    let clone = |file: &File| file.try_clone().map_or(Stdio::null(), Stdio::from);
     let started = team::launch(RANKS, |_| {
         let mut command = Command::new(&own);
         command.arg(COMMAND);
@@ -168,18 +169,16 @@ pub fn start(environment: &[(String, String)]) -> Result<Ranks> {
         }
         command.env(config::JOIN_TIMEOUT.name, JOIN_SECONDS);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
-        command
-            .stdin(Stdio::null())
-            .stdout(clone(out))
-            .stderr(clone(err));
+        // A rank that cannot be heard has said nothing.
+        let _ = said.hear(&mut command);
         command
     });
     let statuses = started.context("starting two ranks of this tool")?;
     let signal = statuses.iter().find_map(ExitStatus::signal);
     Ok(Ranks {
-        reports: reports(&text(&mut said)?),
+        reports: reports(&said.output()?),
         signal,
-        errors: text(&mut errors)?,
+        errors: said.errors()?,
         failure: None,
     })
 }
@@ -190,10 +189,7 @@ pub fn start(environment: &[(String, String)]) -> Result<Ranks> {
 /// # Errors
 ///
 /// The launcher cannot be started, or does not end.
-pub fn start_by(
-    mpi: Option<&Path>,
-    start: impl FnOnce(Vec<String>) -> (Vec<String>, Vec<(String, String)>),
-) -> Result<Ranks> {
+pub fn start_by(mpi: Option<&Path>, start: impl FnOnce(Vec<String>) -> Start) -> Result<Ranks> {
     let own = own_program()?;
     let own = own.to_str().context("this tool's path is no UTF-8 text")?;
     let meet = tempfile::Builder::new().prefix("libcopy-doctor.").tempdir();
@@ -205,27 +201,23 @@ pub fn start_by(
     if let Some(path) = mpi.and_then(Path::to_str) {
         program.extend(["--mpi".to_owned(), path.to_owned()]);
     }
-    let (words, environment) = start(program);
-    let [mut said, mut errors] = [scratch()?, scratch()?];
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).stdin(Stdio::null());
-    command
-        .stdout(said.try_clone()?)
-        .stderr(errors.try_clone()?);
+    let start = start(program);
+    let mut command = start.command();
+    let mut said = Said::new()?;
+    said.hear(&mut command)?;
     command
         .env(config::JOIN_TIMEOUT.name, JOIN_SECONDS)
         .env_remove(config::STATS.name);
-    command.envs(environment.iter().map(|(name, value)| (name, value)));
-    let status = ended(&mut command, &words[0])?;
+    let status = ended(&mut command, &start.words[0])?;
     let failure = match (status.code(), status.signal()) {
         (Some(0), _) => None,
         (Some(code), _) => Some(format!("it ended with status {code}")),
         (None, signal) => Some(format!("it was killed by signal {}", signal.unwrap_or(0))),
     };
     Ok(Ranks {
-        reports: reports(&text(&mut said)?),
+        reports: reports(&said.output()?),
         signal: None,
-        errors: text(&mut errors)?,
+        errors: said.errors()?,
         failure,
     })
 }
@@ -235,48 +227,26 @@ fn ended(command: &mut Command, name: &str) -> Result<ExitStatus> {
     let mut child = command
         .spawn()
         .with_context(|| format!("starting {name}"))?;
-    let began = Instant::now();
-    let mut asked = false;
-    loop {
-        if let Some(status) = child
-            .try_wait()
-            .with_context(|| format!("waiting for {name}"))?
-        {
-            if asked {
-                bail!("{name} did not end within {} s", PATIENCE.as_secs());
-            }
-            return Ok(status);
-        }
-        if !asked && began.elapsed() > PATIENCE {
-            // It ends its ranks.
-            let pid = nix::unistd::Pid::from_raw(child.id() as i32);
-            // SAFETY: our own child, which has not been waited for.
-            unsafe { libc::kill(pid.as_raw(), libc::SIGTERM) };
-            asked = true;
-        } else if began.elapsed() > PATIENCE + Duration::from_secs(5) {
-            let _ = child.kill();
-        }
-        std::thread::sleep(Duration::from_millis(5));
+    if let Some(status) = ended_within(&mut child, PATIENCE)? {
+        return Ok(status);
     }
+    // It ends its ranks.
+    // SAFETY: our own child, which has not been waited for.
+    unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGTERM) };
+    if ended_within(&mut child, Duration::from_secs(5))?.is_none() {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    bail!("{name} did not end within {} s", PATIENCE.as_secs());
 }
 
 fn own_program() -> Result<PathBuf> {
     std::env::current_exe().context("finding this program")
 }
 
-fn scratch() -> Result<File> {
-    tempfile::tempfile().context("making a file for what ranks say (see TMPDIR)")
-}
-
-fn text(file: &mut File) -> Result<String> {
-    let mut bytes = Vec::new();
-    file.rewind()?;
-    file.read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
 /// The last report of each process, by the numbers of the ranks.
-fn reports(said: &str) -> Vec<Report> {
+fn reports(said: &[u8]) -> Vec<Report> {
+    let said = String::from_utf8_lossy(said);
     let found = said.lines().filter_map(|line| {
         let (_, json) = line.split_once(MARK)?;
         serde_json::from_str::<Report>(json).ok()
@@ -502,7 +472,7 @@ mod tests {
             format!("{MARK}{{cut"),
         ]
         .join("\n");
-        let found = reports(&said);
+        let found = reports(said.as_bytes());
         let numbers: Vec<_> = found.iter().map(|it| (it.number, it.threads)).collect();
         assert_eq!(numbers, [(Some(0), Some((3, true))), (Some(1), None)]);
     }

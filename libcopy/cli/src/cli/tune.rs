@@ -3,7 +3,6 @@
 //! `libcopy tune`: measures the machine and stores a profile.
 
 use super::rdma;
-use crate::bench::contention;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::Table;
@@ -12,6 +11,7 @@ use libcopy::policy::{Contention, RdmaProfile};
 use libcopy::topology::Topology;
 use libcopy::tune::contention::Effort;
 use libcopy::tune::{self, Profile};
+use libcopy_bench::contention;
 use libcopy_measure::progress;
 use libcopy_measure::report::plain_table;
 use libcopy_rdma::Method;

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use libcopy::collective::nonblocking::operation::Shape;
 
 use crate::collectives::intercept::{
-    intercept_nonblocking, intercept_persistent, plausible, rank_of,
+    agrees, intercept_nonblocking, intercept_persistent, plausible, rank_of,
 };
 use crate::collectives::nonblocking::operation::{Operation, Own};
 use crate::collectives::nonblocking::{persistent, requests};
@@ -21,11 +21,11 @@ use crate::comm::communicator::Comm;
 use crate::comm::nonblocking_group::NonblockingGroup;
 use crate::decide::active::{active, is_in_place, is_same};
 use crate::decide::prior::Order;
-use crate::library::abi::{Abi, Word, complain};
+use crate::library::abi::{Abi, Word};
 use crate::library::buffers::{Address, Buffer, Received, Reduction, Sent};
 use crate::library::count::Count;
 use crate::library::stats::{Function, Outcome};
-use crate::library::{async_guard, errors, pmpi, stats};
+use crate::library::{async_guard, errors, stats};
 use crate::types::buffer::Kind;
 
 /// A call that is intercepted.
@@ -138,27 +138,54 @@ impl Intercepted {
             Request::New(_) => self.comm,
             Request::Persistent(_) => self.abi.world,
         };
-        // SAFETY: the communicator was in use a moment ago, or is always there.
-        unsafe { pmpi::comm_call_errhandler(comm, code) };
-        Err(code)
+        Err(errors::raise(comm, code))
     }
 
     /// Refuses a second pair of count and datatype that is not as many bytes as the first.
     fn agree(&self, kind: &Kind, count: impl Count) -> Result<(), c_int> {
-        if kind.bytes(count) == Some(self.shape.bytes) {
-            return Ok(());
-        }
-        complain(&format!(
-            "{}: {} elements of one datatype are not the {} bytes of the other side",
-            self.function.name(),
-            count.elements(),
-            self.shape.bytes
-        ));
-        Err(self.abi.truncate)
+        let agrees = agrees(self.function, self.shape.bytes, kind, count);
+        agrees.then_some(()).ok_or(self.abi.truncate)
     }
 
     fn is_root(&self) -> bool {
         self.members.group.rank == self.shape.root
+    }
+
+    /// Our rank, and how many there are.
+    fn place(&self) -> (usize, usize) {
+        (self.members.group.rank, self.members.group.size())
+    }
+
+    /// Has `own` send `count` elements.
+    ///
+    /// # Safety
+    ///
+    /// They are readable until the operation is over.
+    unsafe fn send(
+        &self,
+        own: &mut Own,
+        kind: &Kind,
+        base: *const c_void,
+        count: usize,
+    ) -> Result<(), c_int> {
+        // SAFETY: the caller's promise.
+        unsafe { own.send(&self.members.group, kind, base, count) }
+    }
+
+    /// Has `own` receive `count` elements, without those of `keep`, which are there already.
+    ///
+    /// # Safety
+    ///
+    /// They are writable until the operation is over.
+    unsafe fn receive(
+        &self,
+        own: &mut Own,
+        kind: &Kind,
+        (base, count): (*mut c_void, usize),
+        keep: Option<(usize, usize)>,
+    ) -> Result<(), c_int> {
+        // SAFETY: the caller's promise.
+        unsafe { own.receive((self.abi, &self.members.group), kind, base, count, keep) }
     }
 }
 
@@ -305,15 +332,9 @@ pub unsafe fn bcast<N: Count + 'static>(buffer: Received<N>, about: About) -> Op
         // SAFETY: the caller's promise.
         unsafe {
             if intercepted.is_root() {
-                own.send(&intercepted.members.group, &kind, buffer.base, count)?
+                intercepted.send(own, &kind, buffer.base, count)?
             } else {
-                own.receive(
-                    (intercepted.abi, &intercepted.members.group),
-                    &kind,
-                    buffer.base,
-                    count,
-                    None,
-                )?
+                intercepted.receive(own, &kind, (buffer.base, count), None)?
             }
         }
         Ok(false)
@@ -336,19 +357,11 @@ pub unsafe fn gather<N: Count + 'static>(
         own_part(abi, about, (&send, &recv), (send.base, at), own).map(|own| (own, all))
     })?;
     Some(intercepted.start(None, move |intercepted, own| {
-        let (rank, size) = (
-            intercepted.members.group.rank,
-            intercepted.members.group.size(),
-        );
+        let (rank, size) = intercepted.place();
         // SAFETY: the caller's promise.
         unsafe {
             if let Some(kind) = &own_kind {
-                own.send(
-                    &intercepted.members.group,
-                    kind,
-                    send.base,
-                    send.count.elements(),
-                )?;
+                intercepted.send(own, kind, send.base, send.count.elements())?;
             }
             let Some(all) = &all else {
                 return match &own_kind {
@@ -359,13 +372,7 @@ pub unsafe fn gather<N: Count + 'static>(
             intercepted.agree(all, recv.count)?;
             let each = recv.count.elements();
             let keep = own_kind.is_none().then_some((each * rank, each));
-            own.receive(
-                (intercepted.abi, &intercepted.members.group),
-                all,
-                recv.base,
-                each * size,
-                keep,
-            )?;
+            intercepted.receive(own, all, (recv.base, each * size), keep)?;
         }
         Ok(own_kind.is_some())
     }))
@@ -392,16 +399,10 @@ pub unsafe fn scatter<N: Count + 'static>(
             if let Some(all) = &all {
                 intercepted.agree(all, send.count)?;
                 let elements = send.count.elements() * intercepted.members.group.size();
-                own.send(&intercepted.members.group, all, send.base, elements)?;
+                intercepted.send(own, all, send.base, elements)?;
             }
             if let Some(kind) = &own_kind {
-                own.receive(
-                    (intercepted.abi, &intercepted.members.group),
-                    kind,
-                    recv.base,
-                    recv.count.elements(),
-                    None,
-                )?;
+                intercepted.receive(own, kind, (recv.base, recv.count.elements()), None)?;
             }
         }
         Ok(intercepted.is_root() && own_kind.is_some())
@@ -425,30 +426,15 @@ pub unsafe fn allgather<N: Count + 'static>(
         own_part(abi, about, (&send, &recv), (send.base, Some(at)), own).map(|own| (own, all))
     })?;
     Some(intercepted.start(None, move |intercepted, own| {
-        let (rank, size, each) = (
-            intercepted.members.group.rank,
-            intercepted.members.group.size(),
-            recv.count.elements(),
-        );
+        let ((rank, size), each) = (intercepted.place(), recv.count.elements());
         let keep = own_kind.is_none().then_some((each * rank, each));
         // SAFETY: the caller's promise.
         unsafe {
-            own.receive(
-                (intercepted.abi, &intercepted.members.group),
-                &all,
-                recv.base,
-                each * size,
-                keep,
-            )?;
+            intercepted.receive(own, &all, (recv.base, each * size), keep)?;
             match &own_kind {
                 Some(kind) => {
                     intercepted.agree(kind, send.count)?;
-                    own.send(
-                        &intercepted.members.group,
-                        kind,
-                        send.base,
-                        send.count.elements(),
-                    )?;
+                    intercepted.send(own, kind, send.base, send.count.elements())?;
                 }
                 None => own.send_from_received(intercepted.shape.bytes * rank),
             }
@@ -481,19 +467,8 @@ pub unsafe fn alltoall<N: Count + 'static>(
         let size = intercepted.members.group.size();
         // SAFETY: the caller's promise.
         unsafe {
-            own.receive(
-                (intercepted.abi, &intercepted.members.group),
-                &all,
-                recv.base,
-                recv.count.elements() * size,
-                None,
-            )?;
-            own.send(
-                &intercepted.members.group,
-                &kind,
-                send.base,
-                send.count.elements() * size,
-            )?;
+            intercepted.receive(own, &all, (recv.base, recv.count.elements() * size), None)?;
+            intercepted.send(own, &kind, send.base, send.count.elements() * size)?;
         }
         Ok(true)
     }))
@@ -537,18 +512,12 @@ unsafe fn reduced<N: Count + 'static>(
             unsafe {
                 if gets {
                     let keep = in_place.then_some((0, count));
-                    own.receive(
-                        (intercepted.abi, &intercepted.members.group),
-                        kind,
-                        reduction.recv,
-                        count,
-                        keep,
-                    )?;
+                    intercepted.receive(own, kind, (reduction.recv, count), keep)?;
                 }
                 if in_place {
                     own.send_from_received(0)
                 } else {
-                    own.send(&intercepted.members.group, kind, reduction.send, count)?
+                    intercepted.send(own, kind, reduction.send, count)?
                 }
             }
             Ok(false)

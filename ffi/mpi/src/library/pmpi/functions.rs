@@ -64,23 +64,23 @@ macro_rules! functions {
     };
 }
 
-/// Handles of Open MPI's Fortran as C's. Where the library lacks a conversion, the result is 0,
-/// which is no handle.
+/// Handles of Open MPI's Fortran as C's, and back. Where the library lacks a conversion, the result
+/// is 0, which is no handle.
 macro_rules! conversions {
-    ($($rust:ident = $name:ident;)*) => { $(
+    ($($rust:ident = $name:ident($from:ty) -> $to:ty;)*) => { $(
         #[doc = concat!("`", stringify!($name), "`")]
         ///
         /// # Safety
         ///
         /// As the MPI standard says.
-        pub unsafe fn $rust(handle: c_int) -> Word {
+        pub unsafe fn $rust(handle: $from) -> $to {
             function!(FUNCTION = profiling_name!($name));
             match FUNCTION.address() {
                 0 => 0,
                 address => {
                     // SAFETY: the MPI library's function of this name has this type.
                     unsafe {
-                        let call: unsafe extern "C" fn(c_int) -> Word =
+                        let call: unsafe extern "C" fn($from) -> $to =
                             std::mem::transmute(address);
                         call(handle)
                     }
@@ -91,43 +91,15 @@ macro_rules! conversions {
 }
 
 conversions! {
-    comm_f2c = MPI_Comm_f2c;
-    type_f2c = MPI_Type_f2c;
-    op_f2c = MPI_Op_f2c;
-    request_f2c = MPI_Request_f2c;
-    message_f2c = MPI_Message_f2c;
-    info_f2c = MPI_Info_f2c;
-}
-
-/// Handles of C's as Open MPI's Fortran has them.
-macro_rules! conversions_back {
-    ($($rust:ident = $name:ident;)*) => { $(
-        #[doc = concat!("`", stringify!($name), "`")]
-        ///
-        /// # Safety
-        ///
-        /// As the MPI standard says.
-        pub unsafe fn $rust(handle: Word) -> c_int {
-            function!(FUNCTION = profiling_name!($name));
-            match FUNCTION.address() {
-                0 => 0,
-                address => {
-                    // SAFETY: the MPI library's function of this name has this type.
-                    unsafe {
-                        let call: unsafe extern "C" fn(Word) -> c_int =
-                            std::mem::transmute(address);
-                        call(handle)
-                    }
-                }
-            }
-        }
-    )* };
-}
-
-conversions_back! {
-    request_c2f = MPI_Request_c2f;
-    message_c2f = MPI_Message_c2f;
-    type_c2f = MPI_Type_c2f;
+    comm_f2c = MPI_Comm_f2c(c_int) -> Word;
+    type_f2c = MPI_Type_f2c(c_int) -> Word;
+    op_f2c = MPI_Op_f2c(c_int) -> Word;
+    request_f2c = MPI_Request_f2c(c_int) -> Word;
+    message_f2c = MPI_Message_f2c(c_int) -> Word;
+    info_f2c = MPI_Info_f2c(c_int) -> Word;
+    request_c2f = MPI_Request_c2f(Word) -> c_int;
+    message_c2f = MPI_Message_c2f(Word) -> c_int;
+    type_c2f = MPI_Type_c2f(Word) -> c_int;
 }
 
 /// What a function that is not there answers: `MPI_ERR_OTHER` of Open MPI.
@@ -260,9 +232,6 @@ functions! {
         request: *mut c_void
     );
     grequest_complete = MPI_Grequest_complete(request: Word);
-}
-
-functions! { mod forwarded_packing:
     pack = MPI_Pack(
         input: *const c_void, count: c_int, datatype: Word,
         output: *mut c_void, size: c_int, position: *mut c_int, comm: Word

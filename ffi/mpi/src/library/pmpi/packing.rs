@@ -3,210 +3,185 @@
 //! Functions of the MPI library that pack and unpack, in both their forms.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::mem::transmute;
 
 use crate::library::abi::{Word, complain, function};
+use crate::library::buffers::{Packing, Side};
 use crate::library::count::Count;
 use crate::library::pmpi::both_forms::refuse;
-use crate::library::pmpi::functions::{MISSING, forwarded_packing};
+use crate::library::pmpi::functions::MISSING;
 use crate::library::{abi, world_model};
 
-/// A function that moves a position, in the form in which it is called if the library has that; the
-/// other one does what it can.
+/// `MPI_Pack` and `MPI_Unpack`, in the form in which they are called if the library has that; with
+/// `int`s otherwise, as far as these reach.
 ///
 /// # Safety
 ///
-/// The position is the caller's variable.
-unsafe fn moving<N: Count>(
-    (own, position): (usize, *mut N),
-    (name, comm): (&str, Word),
-    call: impl FnOnce(usize) -> c_int,
-    narrow: impl FnOnce(*mut c_int) -> Option<c_int>,
-) -> c_int {
-    if own != 0 {
-        return call(own);
+/// As the MPI standard says.
+#[inline]
+pub unsafe fn pack_any<N: Count>(call: Packing<N, N>, comm: Word) -> c_int {
+    function!(PACK = c"PMPI_Pack");
+    function!(PACK_C = c"PMPI_Pack_c");
+    function!(UNPACK = c"PMPI_Unpack");
+    function!(UNPACK_C = c"PMPI_Unpack_c");
+    let own = match (call.side, N::LARGE) {
+        (Side::Packs, false) => PACK.next(),
+        (Side::Packs, true) => PACK_C.next_if_any(),
+        (Side::Unpacks, false) => UNPACK.next(),
+        (Side::Unpacks, true) => UNPACK_C.next_if_any(),
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (own, N::LARGE) {
+            (0, false) => MISSING,
+            (0, true) => narrowed(call, comm),
+            _ => pack_at(own, call, comm),
+        }
     }
-    let moved = || {
-        if position.is_null() {
+}
+
+/// The same of the library's function at an address.
+///
+/// # Safety
+///
+/// As above.
+#[inline(always)]
+unsafe fn pack_at<N: Count>(own: usize, call: Packing<N, N>, comm: Word) -> c_int {
+    type Pack<N> =
+        unsafe extern "C" fn(*const c_void, N, Word, *mut c_void, N, *mut N, Word) -> c_int;
+    type Unpack<N> =
+        unsafe extern "C" fn(*const c_void, N, *mut N, *mut c_void, N, Word, Word) -> c_int;
+    let Packing {
+        side,
+        input,
+        output,
+        count,
+        datatype,
+        size,
+        position,
+    } = call;
+    // SAFETY: the MPI library's function has this type; the caller's promise.
+    unsafe {
+        match side {
+            Side::Packs => {
+                let pack: Pack<N> = transmute(own);
+                pack(input, count, datatype, output, size, position, comm)
+            }
+            Side::Unpacks => {
+                let unpack: Unpack<N> = transmute(own);
+                unpack(input, size, position, output, count, datatype, comm)
+            }
+        }
+    }
+}
+
+/// The same of a library without the large form.
+///
+/// # Safety
+///
+/// As above.
+#[cold]
+unsafe fn narrowed<N: Count>(call: Packing<N, N>, comm: Word) -> c_int {
+    let done = || {
+        if call.position.is_null() {
             return None;
         }
         // SAFETY: the caller's promise.
         unsafe {
-            let mut place = position.read().narrow()?;
-            let code = narrow(&raw mut place)?;
-            position.write(N::of(usize::try_from(place).ok()?)?);
+            let mut place = call.position.read().narrow()?;
+            let narrow = Packing {
+                side: call.side,
+                input: call.input,
+                output: call.output,
+                count: call.count.narrow()?,
+                datatype: call.datatype,
+                size: call.size.narrow()?,
+                position: &raw mut place,
+            };
+            let code = pack_any(narrow, comm);
+            call.position.write(N::of(usize::try_from(place).ok()?)?);
             Some(code)
         }
     };
-    moved().unwrap_or_else(|| refuse(&format!("no MPI library has {name} for this"), Some(&comm)))
-}
-
-/// `MPI_Pack` in both its forms.
-///
-/// # Safety
-///
-/// As the MPI standard says.
-#[allow(clippy::too_many_arguments)]
-pub unsafe fn pack_any<N: Count>(
-    input: *const c_void,
-    count: N,
-    datatype: Word,
-    output: *mut c_void,
-    size: N,
-    position: *mut N,
-    comm: Word,
-) -> c_int {
-    type Call<N> =
-        unsafe extern "C" fn(*const c_void, N, Word, *mut c_void, N, *mut N, Word) -> c_int;
-    function!(FUNCTION = c"PMPI_Pack");
-    function!(LARGE = c"PMPI_Pack_c");
-    let own = if N::LARGE {
-        LARGE.next_if_any()
-    } else {
-        FUNCTION.next()
+    let name = match call.side {
+        Side::Packs => "MPI_Pack_c",
+        Side::Unpacks => "MPI_Unpack_c",
     };
-    // SAFETY: the MPI library's function of this name has this type; the caller's promise.
-    unsafe {
-        moving(
-            (own, position),
-            ("MPI_Pack_c", comm),
-            |own| {
-                let call: Call<N> = std::mem::transmute(own);
-                call(input, count, datatype, output, size, position, comm)
-            },
-            |place| {
-                let (count, size) = (count.narrow()?, size.narrow()?);
-                Some(forwarded_packing::pack(
-                    input, count, datatype, output, size, place, comm,
-                ))
-            },
-        )
-    }
+    done().unwrap_or_else(|| refuse(&format!("no MPI library has {name} for this"), Some(&comm)))
 }
 
-/// `MPI_Unpack` in the same way.
+/// `MPI_Pack_external` and `MPI_Unpack_external` in both their forms, whose sizes are as wide.
 ///
 /// # Safety
 ///
 /// As the MPI standard says.
-#[allow(clippy::too_many_arguments)]
-pub unsafe fn unpack_any<N: Count>(
-    input: *const c_void,
-    size: N,
-    position: *mut N,
-    output: *mut c_void,
-    count: N,
-    datatype: Word,
-    comm: Word,
-) -> c_int {
-    type Call<N> =
-        unsafe extern "C" fn(*const c_void, N, *mut N, *mut c_void, N, Word, Word) -> c_int;
-    function!(FUNCTION = c"PMPI_Unpack");
-    function!(LARGE = c"PMPI_Unpack_c");
-    let own = if N::LARGE {
-        LARGE.next_if_any()
-    } else {
-        FUNCTION.next()
+#[inline]
+pub unsafe fn pack_external_any<N: Count>(name: *const c_char, call: Packing<N, isize>) -> c_int {
+    function!(PACK = c"PMPI_Pack_external");
+    function!(PACK_C = c"PMPI_Pack_external_c");
+    function!(UNPACK = c"PMPI_Unpack_external");
+    function!(UNPACK_C = c"PMPI_Unpack_external_c");
+    let large = match call.side {
+        _ if !N::LARGE => 0,
+        Side::Packs => PACK_C.next_if_any(),
+        Side::Unpacks => UNPACK_C.next_if_any(),
     };
-    // SAFETY: the MPI library's function of this name has this type; the caller's promise.
+    let (own, refused) = match call.side {
+        _ if large != 0 => (large, ""),
+        Side::Packs => (PACK.next(), "no MPI library has MPI_Pack_external for this"),
+        Side::Unpacks => (
+            UNPACK.next(),
+            "no MPI library has MPI_Unpack_external for this",
+        ),
+    };
+    // SAFETY: the caller's promise.
     unsafe {
-        moving(
-            (own, position),
-            ("MPI_Unpack_c", comm),
-            |own| {
-                let call: Call<N> = std::mem::transmute(own);
-                call(input, size, position, output, count, datatype, comm)
-            },
-            |place| {
-                let (count, size) = (count.narrow()?, size.narrow()?);
-                Some(forwarded_packing::unpack(
-                    input, size, place, output, count, datatype, comm,
-                ))
-            },
-        )
-    }
-}
-
-/// `MPI_Pack_external` in both its forms, whose sizes are as wide.
-///
-/// # Safety
-///
-/// As the MPI standard says.
-#[allow(clippy::too_many_arguments)]
-pub unsafe fn pack_external_any<N: Count>(
-    name: *const c_char,
-    input: *const c_void,
-    count: N,
-    datatype: Word,
-    output: *mut c_void,
-    size: isize,
-    position: *mut isize,
-) -> c_int {
-    type Call<N> = unsafe extern "C" fn(
-        *const c_char,
-        *const c_void,
-        N,
-        Word,
-        *mut c_void,
-        isize,
-        *mut isize,
-    ) -> c_int;
-    function!(FUNCTION = c"PMPI_Pack_external");
-    function!(LARGE = c"PMPI_Pack_external_c");
-    // SAFETY: the MPI library's functions of these names have these types; the caller's promise.
-    unsafe {
-        if N::LARGE && LARGE.next_if_any() != 0 {
-            let call: Call<N> = std::mem::transmute(LARGE.next());
-            return call(name, input, count, datatype, output, size, position);
+        if large != 0 {
+            return pack_external_at(own, name, call.count, call);
         }
-        match (FUNCTION.next(), count.narrow()) {
-            (0, _) | (_, None) => refuse_anywhere("no MPI library has MPI_Pack_external for this"),
-            (own, Some(count)) => {
-                let call: Call<c_int> = std::mem::transmute(own);
-                call(name, input, count, datatype, output, size, position)
-            }
+        match (own, call.count.narrow()) {
+            (0, _) | (_, None) => refuse_anywhere(refused),
+            (own, Some(count)) => pack_external_at(own, name, count, call),
         }
     }
 }
 
-/// `MPI_Unpack_external` in the same way.
+/// The same of the library's function at an address, with so many elements.
 ///
 /// # Safety
 ///
-/// As the MPI standard says.
-#[allow(clippy::too_many_arguments)]
-pub unsafe fn unpack_external_any<N: Count>(
+/// As above.
+#[inline(always)]
+unsafe fn pack_external_at<C, N>(
+    own: usize,
     name: *const c_char,
-    input: *const c_void,
-    size: isize,
-    position: *mut isize,
-    output: *mut c_void,
-    count: N,
-    datatype: Word,
+    count: C,
+    call: Packing<N, isize>,
 ) -> c_int {
-    type Call<N> = unsafe extern "C" fn(
-        *const c_char,
-        *const c_void,
-        isize,
-        *mut isize,
-        *mut c_void,
-        N,
-        Word,
-    ) -> c_int;
-    function!(FUNCTION = c"PMPI_Unpack_external");
-    function!(LARGE = c"PMPI_Unpack_external_c");
-    // SAFETY: the MPI library's functions of these names have these types; the caller's promise.
+    type Name = *const c_char;
+    type Input = *const c_void;
+    type Output = *mut c_void;
+    type Pack<C> = unsafe extern "C" fn(Name, Input, C, Word, Output, isize, *mut isize) -> c_int;
+    type Unpack<C> = unsafe extern "C" fn(Name, Input, isize, *mut isize, Output, C, Word) -> c_int;
+    let Packing {
+        side,
+        input,
+        output,
+        datatype,
+        size,
+        position,
+        ..
+    } = call;
+    // SAFETY: the MPI library's function has this type; the caller's promise.
     unsafe {
-        if N::LARGE && LARGE.next_if_any() != 0 {
-            let call: Call<N> = std::mem::transmute(LARGE.next());
-            return call(name, input, size, position, output, count, datatype);
-        }
-        match (FUNCTION.next(), count.narrow()) {
-            (0, _) | (_, None) => {
-                refuse_anywhere("no MPI library has MPI_Unpack_external for this")
+        match side {
+            Side::Packs => {
+                let pack: Pack<C> = transmute(own);
+                pack(name, input, count, datatype, output, size, position)
             }
-            (own, Some(count)) => {
-                let call: Call<c_int> = std::mem::transmute(own);
-                call(name, input, size, position, output, count, datatype)
+            Side::Unpacks => {
+                let unpack: Unpack<C> = transmute(own);
+                unpack(name, input, size, position, output, count, datatype)
             }
         }
     }

@@ -305,13 +305,8 @@ const MOST_COPIED: c_int = 16;
 /// `MPI_Testany`; see [`complete_at_once`].
 #[inline(always)]
 unsafe fn testany_at_once(call: &Completion) -> Option<c_int> {
-    let (count, requests, index, flag, status) = (
-        call.count,
-        call.requests,
-        call.index,
-        call.flag,
-        call.statuses,
-    );
+    let (count, requests) = (call.count, call.requests);
+    let (index, flag, status) = (call.index, call.flag, call.statuses);
     let world = world().filter(|world| library_first(world))?;
     let are_given = !requests.is_null() && !index.is_null() && !flag.is_null();
     if !are_given || !(1..=MOST_COPIED).contains(&count) {
@@ -391,13 +386,8 @@ unsafe fn testany_of_some(
 
 /// `MPI_Testany`
 unsafe fn testany(world: &World, call: &Completion) -> Option<c_int> {
-    let (count, requests, index, flag, status) = (
-        call.count,
-        call.requests,
-        call.index,
-        call.flag,
-        call.statuses,
-    );
+    let (count, requests) = (call.count, call.requests);
+    let (index, flag, status) = (call.index, call.flag, call.statuses);
     // SAFETY: the caller's promise.
     unsafe {
         let batch = Batch::new(world, count, requests)?;

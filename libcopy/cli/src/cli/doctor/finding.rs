@@ -23,6 +23,23 @@ pub enum Status {
 }
 
 impl Status {
+    /// A finding of this status: not all is as it should be.
+    pub fn because(
+        self,
+        check: &'static str,
+        found: impl Into<String>,
+        meaning: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Finding {
+        Finding {
+            check,
+            status: self,
+            found: found.into(),
+            meaning: Some(meaning.into()),
+            remedy: Some(remedy.into()),
+        }
+    }
+
     fn word(self) -> &'static str {
         match self {
             Status::Ok => "ok",
@@ -66,23 +83,6 @@ impl Finding {
             found: found.into(),
             meaning: None,
             remedy: None,
-        }
-    }
-
-    /// It is not.
-    pub fn other(
-        check: &'static str,
-        status: Status,
-        found: impl Into<String>,
-        meaning: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Finding {
-        Finding {
-            check,
-            status,
-            found: found.into(),
-            meaning: Some(meaning.into()),
-            remedy: Some(remedy.into()),
         }
     }
 }
@@ -129,7 +129,7 @@ mod tests {
         let of = |statuses: &[Status]| {
             let all: Vec<Finding> = statuses
                 .iter()
-                .map(|status| Finding::other("it", *status, "a", "b", "c"))
+                .map(|status| status.because("it", "a", "b", "c"))
                 .collect();
             worst(&all).code()
         };
@@ -143,7 +143,7 @@ mod tests {
     fn a_finding_is_a_line_and_what_mends_it_another() {
         let all = [
             Finding::ok("one", "good"),
-            Finding::other("two", Status::Slow, "little\nroom", "slower", "more"),
+            Status::Slow.because("two", "little\nroom", "slower", "more"),
         ];
         let mut text = Vec::new();
         print(&mut text, &all).unwrap();

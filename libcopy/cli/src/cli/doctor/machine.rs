@@ -27,13 +27,12 @@ pub fn device(ranks: &Ranks) -> Finding {
     let (info, engines) = match opened {
         Ok(both) => both,
         Err(error) if is_missing(&error) => {
-            return Finding {
+            return Status::Absent.because(
                 check,
-                status: Status::Absent,
-                found: format!("no {}", uapi::DEVICE_PATH),
-                meaning: Some("the module is not loaded, and nothing needs it".to_owned()),
-                remedy: Some("modprobe libcopy (docs/install.md says what it adds)".to_owned()),
-            };
+                format!("no {}", uapi::DEVICE_PATH),
+                "the module is not loaded, and nothing needs it",
+                "modprobe libcopy (docs/install.md says what it adds)",
+            );
         }
         Err(error) => {
             let remedy = match error.errno() {
@@ -43,7 +42,7 @@ pub fn device(ranks: &Ranks) -> Finding {
                 _ => "a module of this version: docs/install.md",
             };
             let meaning = "the module is not used";
-            return Finding::other(check, Status::Slow, error.report(), meaning, remedy);
+            return Status::Slow.because(check, error.report(), meaning, remedy);
         }
     };
     let found = format!(
@@ -56,9 +55,8 @@ pub fn device(ranks: &Ranks) -> Finding {
         .team()
         .and_then(|team| team.transport(TransportKind::Kmod))
     {
-        Some((false, why)) => Finding::other(
+        Some((false, why)) => Status::Slow.because(
             check,
-            Status::Slow,
             format!("{found}; {why}"),
             "ranks do not use the module",
             "docs/install.md, \"Who may open the device\", for all ranks",
@@ -71,6 +69,11 @@ fn is_missing(error: &Error) -> bool {
     [Some(libc::ENOENT), Some(libc::ENXIO), Some(libc::ENODEV)].contains(&error.errno())
 }
 
+/// The first error of what ranks have tried.
+fn failed(ranks: &Ranks, tried: impl Fn(&Report) -> i32) -> Option<i32> {
+    ranks.reports.iter().map(tried).find(|errno| *errno != 0)
+}
+
 /// Memory that may be locked, which is what may be pinned.
 pub fn memlock(ranks: &Ranks) -> Finding {
     let check = "memlock";
@@ -80,20 +83,14 @@ pub fn memlock(ranks: &Ranks) -> Finding {
         Err(error) => error.to_string(),
     };
     let found = format!("ulimit -l is {limit}");
-    let failed = ranks
-        .reports
-        .iter()
-        .map(|report| report.locked)
-        .find(|errno| *errno != 0);
-    match failed {
+    match failed(ranks, |report| report.locked) {
         None if ranks.reports.is_empty() => skipped(check, found, ranks),
         None => Finding::ok(
             check,
             format!("{found}, and {} MiB were locked", LOCKED >> 20),
         ),
-        Some(errno) => Finding::other(
+        Some(errno) => Status::Slow.because(
             check,
-            Status::Slow,
             format!(
                 "{found}, and {} MiB cannot be locked ({})",
                 LOCKED >> 20,
@@ -119,27 +116,20 @@ pub fn seccomp(ranks: &Ranks) -> Finding {
     if ranks.signal == Some(libc::SIGSYS) {
         let found = format!("{filter} kills ranks (SIGSYS)");
         let meaning = "programs end";
-        return Finding::other(check, Status::Broken, found, meaning, remedy);
+        return Status::Broken.because(check, found, meaning, remedy);
     }
-    let own = ranks
-        .reports
-        .iter()
-        .map(|report| report.own_read)
-        .find(|errno| *errno != 0);
-    match own {
+    match failed(ranks, |report| report.own_read) {
         None if ranks.reports.is_empty() => skipped(check, filter, ranks),
         None if mode.as_deref() == Some("0") => Finding::ok(check, filter),
         None => Finding::ok(check, format!("{filter} lets process_vm_readv through")),
-        Some(errno) if mode.as_deref() == Some("0") => Finding::other(
+        Some(errno) if mode.as_deref() == Some("0") => Status::Slow.because(
             check,
-            Status::Slow,
             format!("{filter}, and process_vm_readv fails: {}", said(errno)),
             NO_READING,
             "a kernel with CONFIG_CROSS_MEMORY_ATTACH",
         ),
-        Some(errno) => Finding::other(
+        Some(errno) => Status::Slow.because(
             check,
-            Status::Slow,
             format!("{filter}: process_vm_readv fails: {}", said(errno)),
             NO_READING,
             remedy,
@@ -167,9 +157,8 @@ pub fn yama(ranks: &Ranks) -> Finding {
     let check = "yama";
     match (ptrace_scope(), unread(ranks)) {
         (None, _) => Finding::ok(check, "this kernel has no Yama, or it is not active"),
-        (Some(scope @ 2..), Some(why)) => Finding::other(
+        (Some(scope @ 2..), Some(why)) => Status::Slow.because(
             check,
-            Status::Slow,
             format!("kernel.yama.ptrace_scope is {scope}: {why}"),
             NO_READING,
             "sysctl kernel.yama.ptrace_scope=1 (3 lasts until the machine is started again), or CAP_SYS_PTRACE",
@@ -188,9 +177,8 @@ pub fn namespaces(ranks: &Ranks) -> Finding {
         some => format!("a container's, or others of their own: {}", some.join(", ")),
     };
     match unread(ranks).filter(|_| !is_yamas) {
-        Some(why) => Finding::other(
+        Some(why) => Status::Slow.because(
             check,
-            Status::Slow,
             format!("{found}; {why}"),
             NO_READING,
             "have all ranks of a machine in one container, or in containers with a common process and user \
@@ -225,9 +213,8 @@ pub fn shared_memory(ranks: &Ranks) -> Finding {
         if ranks.signal == Some(libc::SIGSYS) {
             return skipped(check, directory, ranks);
         }
-        return Finding::other(
+        return Status::Broken.because(
             check,
-            Status::Broken,
             format!("two ranks form no team: {}", ranks.why()),
             "programs that use libcopy end with this error, and libcopy_mpi.so forwards collectives",
             "give /dev/shm more room (Docker: --shm-size 1g; mount -o remount,size=1g /dev/shm), or name another tmpfs \
@@ -240,9 +227,8 @@ pub fn shared_memory(ranks: &Ranks) -> Finding {
             let directory = file.parent().unwrap_or(file).display();
             Finding::ok(check, format!("{kib} KiB of {RANKS} ranks in {directory}"))
         }
-        None => Finding::other(
+        None => Status::Slow.because(
             check,
-            Status::Slow,
             format!(
                 "{kib} KiB of {RANKS} ranks do not fit into {directory}, which has room for {}",
                 room(&directory)
@@ -269,9 +255,8 @@ pub fn variables(ranks: &Ranks) -> Finding {
     let check = "variables";
     let wrong = refused();
     if !wrong.is_empty() {
-        return Finding::other(
+        return Status::Broken.because(
             check,
-            Status::Broken,
             wrong.join("; "),
             "programs end with this error, or ignore the variable and say so",
             "unset it, or see `libcopy info` for what it takes",
@@ -279,13 +264,7 @@ pub fn variables(ranks: &Ranks) -> Finding {
     }
     if let Some(found) = ranks.refused_transport() {
         let meaning = "programs end with this error";
-        return Finding::other(
-            check,
-            Status::Broken,
-            found,
-            meaning,
-            "unset LIBCOPY_TRANSPORT",
-        );
+        return Status::Broken.because(check, found, meaning, "unset LIBCOPY_TRANSPORT");
     }
     let unknown = config::unknown();
     if let Some((name, nearest)) = unknown.first() {
@@ -294,7 +273,7 @@ pub fn variables(ranks: &Ranks) -> Finding {
             |nearest| format!("{nearest} may be meant"),
         );
         let found = format!("{name} is no variable of libcopy");
-        return Finding::other(check, Status::Slow, found, "it has no effect", remedy);
+        return Status::Slow.because(check, found, "it has no effect", remedy);
     }
     let set: Vec<&str> = SETTINGS
         .iter()
@@ -317,25 +296,20 @@ pub fn profile(ranks: &Ranks) -> Finding {
         Ok(machines) => machines,
         Err(error) => {
             let meaning = "programs that use libcopy end with this error";
-            return Finding::other(check, Status::Broken, error.report(), meaning, tune);
+            return Status::Broken.because(check, error.report(), meaning, tune);
         }
     };
     let path =
         Profile::path().map_or_else(|| "no file".to_owned(), |path| path.display().to_string());
     let stale = |found: String| {
         let meaning = "stale: what was measured is not used, or is no longer so";
-        Finding::other(check, Status::Slow, found, meaning, tune)
+        Status::Slow.because(check, found, meaning, tune)
     };
     let profile = match Profile::load(&machine) {
         Ok(Some(profile)) => profile,
         _ if machines.is_empty() => {
-            return Finding {
-                check,
-                status: Status::Absent,
-                found: format!("none ({path})"),
-                meaning: Some("built-in thresholds are used".to_owned()),
-                remedy: Some(tune.to_owned()),
-            };
+            let meaning = "built-in thresholds are used";
+            return Status::Absent.because(check, format!("none ({path})"), meaning, tune);
         }
         _ => {
             return stale(format!(
@@ -366,7 +340,7 @@ pub fn profile(ranks: &Ranks) -> Finding {
 fn skipped(check: &'static str, found: impl Into<String>, ranks: &Ranks) -> Finding {
     let meaning = format!("not tried: {}", ranks.why());
     let remedy = "what is broken comes first";
-    Finding::other(check, Status::Skipped, found, meaning, remedy)
+    Status::Skipped.because(check, found, meaning, remedy)
 }
 
 fn said(errno: i32) -> String {

@@ -119,7 +119,7 @@ pub fn libraries(launchers: &[PathBuf]) -> Vec<Library> {
 /// It is not found.
 pub fn preload(asked: Option<&Path>) -> Result<(PathBuf, Vec<Variable>)> {
     let path = library::find(asked)?;
-    let variables = library::variables(&path, |name| std::env::var(name).ok())?;
+    let variables = library::variables_here(&path)?;
     Ok((path, variables))
 }
 
@@ -139,9 +139,8 @@ pub fn library(
             } else {
                 Status::Absent
             };
-            return Finding::other(
+            return status.because(
                 check,
-                status,
                 format!("no {}", library::NAME),
                 "MPI programs cannot use libcopy",
                 format!("{error:#}"),
@@ -153,21 +152,14 @@ pub fn library(
     }
     if !is_culprit && ranks.reports.is_empty() {
         let (found, remedy) = (path.display().to_string(), "what is broken comes first");
-        return Finding::other(
-            check,
-            Status::Skipped,
-            found,
-            "not tried: ranks end",
-            remedy,
-        );
+        return Status::Skipped.because(check, found, "not tried: ranks end", remedy);
     }
     let said = ranks
         .errors
         .lines()
         .find(|line| line.contains("ld.so") || line.contains("GLIBC"));
-    Finding::other(
+    Status::Broken.because(
         check,
-        Status::Broken,
         format!(
             "{} is not loaded: {}",
             path.display(),
@@ -189,9 +181,8 @@ pub fn mpi(libraries: &[Library]) -> Finding {
     };
     let (served, others): (Vec<_>, Vec<_>) = libraries.iter().partition(|it| it.is_served());
     if libraries.is_empty() {
-        return Finding::other(
+        return Status::Absent.because(
             check,
-            Status::Absent,
             "no MPI library beside a launcher, in LD_LIBRARY_PATH and in the usual places",
             "libcopy_mpi.so has nothing to serve here",
             "load the module of your MPI library and ask again",
@@ -200,9 +191,8 @@ pub fn mpi(libraries: &[Library]) -> Finding {
     if others.is_empty() {
         return Finding::ok(check, format!("served: {}", list(&served)));
     }
-    Finding::other(
+    Status::Slow.because(
         check,
-        Status::Slow,
         format!("not served: {}", list(&others)),
         "programs that are linked with it have every call forwarded",
         format!("link with one of {}", prepare::SERVED.join(", ")),
@@ -249,8 +239,7 @@ pub fn launch(
     let path = mpi.as_ref().map(|library| library.path.clone());
     let ranks = ranks::start_by(path.as_deref(), |program| {
         let all: Vec<String> = command.iter().cloned().chain(program).collect();
-        let start = launcher.start(&all, variables);
-        (start.words, start.environment)
+        launcher.start(&all, variables)
     })?;
     Ok(Launched {
         launcher,
@@ -281,16 +270,14 @@ pub fn launcher(launched: Option<&Launched>, found: &[PathBuf]) -> Finding {
         });
         let names: Vec<String> = names.collect();
         return match found.first() {
-            None => Finding::other(
+            None => Status::Absent.because(
                 check,
-                Status::Absent,
                 "no launcher of MPI programs in PATH",
                 "not tried",
                 "libcopy doctor -- LAUNCHER -n 2",
             ),
-            Some(first) => Finding::other(
+            Some(first) => Status::Skipped.because(
                 check,
-                Status::Skipped,
                 names.join(", "),
                 "whether it hands the library on was not tried",
                 format!("libcopy doctor -- {} -n 2", first.display()),
@@ -310,9 +297,8 @@ pub fn launcher(launched: Option<&Launched>, found: &[PathBuf]) -> Finding {
             .filter(|line| line.contains(char::is_alphabetic))
             .take(3)
             .collect();
-        return Finding::other(
+        return Status::Broken.because(
             check,
-            Status::Broken,
             format!(
                 "{}: {}",
                 ranks.failure.as_deref().unwrap_or("no rank has reported"),
@@ -323,9 +309,8 @@ pub fn launcher(launched: Option<&Launched>, found: &[PathBuf]) -> Finding {
         );
     }
     if with < all {
-        return Finding::other(
+        return Status::Broken.because(
             check,
-            Status::Broken,
             format!("{with} of {all} ranks have {} ({name})", library::NAME),
             "every call is forwarded",
             match &launched.unknown {
@@ -335,9 +320,8 @@ pub fn launcher(launched: Option<&Launched>, found: &[PathBuf]) -> Finding {
         );
     }
     if all < RANKS {
-        return Finding::other(
+        return Status::Skipped.because(
             check,
-            Status::Skipped,
             format!("one rank, which has {} ({name})", library::NAME),
             "what ranks can do together was not tried",
             "have it start two ranks: -n 2",
@@ -357,9 +341,8 @@ pub fn launcher(launched: Option<&Launched>, found: &[PathBuf]) -> Finding {
 pub fn threads(launched: Option<&Launched>) -> Finding {
     let check = "threads";
     let skipped = |found: String| {
-        Finding::other(
+        Status::Skipped.because(
             check,
-            Status::Skipped,
             found,
             "the thread level of MPI programs is not known",
             "libcopy doctor -- mpirun -n 2, with the launcher of your MPI library",
@@ -380,9 +363,8 @@ pub fn threads(launched: Option<&Launched>) -> Finding {
     // MPICH 4 does not let threads ask about each other's requests.
     let is_mpich_4 = is_mpich && !is_mpi_5;
     if is_mpich_4 && name == MULTIPLE {
-        return Finding::other(
+        return Status::Slow.because(
             check,
-            Status::Slow,
             format!("MPI_Init of {path} begins with {name}"),
             "messages between two ranks are forwarded",
             "unset MPIR_CVAR_DEFAULT_THREAD_LEVEL, or use MPICH 5",
@@ -426,7 +408,7 @@ pub fn binding(ranks: &Ranks, is_launchers: bool) -> Finding {
     }
     if hosts.is_empty() {
         let remedy = "what is broken comes first";
-        return Finding::other(check, Status::Skipped, by, "not tried", remedy);
+        return Status::Skipped.because(check, by, "not tried", remedy);
     }
     let masks: Vec<String> = ranks
         .reports
@@ -439,9 +421,8 @@ pub fn binding(ranks: &Ranks, is_launchers: bool) -> Finding {
         format!("{by} run on processors {}", masks.join(" and "))
     };
     if let Some((ranks, cpus)) = hosts.values().find_map(|reports| shared(reports)) {
-        return Finding::other(
+        return Status::Slow.because(
             check,
-            Status::Slow,
             format!("{found}: {ranks} ranks share {cpus} of them"),
             "ranks wait for each other's processors",
             "--bind-to core (Open MPI), -bind-to core (MPICH), --cpu-bind=cores (Slurm), with a processor for each rank",

@@ -11,8 +11,9 @@
 //! | Hydra (MPICH, Intel MPI, MVAPICH) | `-genv NAME VALUE`, of all programs | MPICH's user guide, "mpiexec" |
 //! | Slurm | `--export=NAME=VALUE,...`; a value with a comma is inherited from `srun` itself | srun(1) |
 
+use super::child::ended_within;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What starts ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,16 @@ pub type Variable = (String, String);
 pub struct Start {
     pub words: Vec<String>,
     pub environment: Vec<Variable>,
+}
+
+impl Start {
+    /// The command, to be started.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.words[0]);
+        command.args(&self.words[1..]);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
 }
 
 /// Names that launchers have, with what a distribution adds behind a dot.
@@ -279,18 +290,11 @@ fn version(word: &str) -> Result<String, String> {
         .stderr(Stdio::null())
         .spawn()
         .map_err(start)?;
-    let began = Instant::now();
     // A version is shorter than what a pipe holds.
-    loop {
-        match child.try_wait() {
-            Ok(Some(_)) => break,
-            Ok(None) if began.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(5)),
-            _ => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(format!("`{word} --version` does not end"));
-            }
-        }
+    if !matches!(ended_within(&mut child, PATIENCE), Ok(Some(_))) {
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(format!("`{word} --version` does not end"));
     }
     let output = child.wait_with_output().map_err(start)?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -311,11 +315,14 @@ mod tests {
         (start.words.join(" "), start.environment)
     }
 
+    /// Commands, and what they are with the variable; `environment` gets nothing.
     #[track_caller]
-    fn expect(launcher: Launcher, command: &str, expected: &str) {
-        let (command, environment) = started(launcher, command, "/l.so");
-        assert_eq!(command, expected);
-        assert!(environment.is_empty());
+    fn expect(launcher: Launcher, commands: &[(&str, &str)]) {
+        for (command, expected) in commands {
+            let (command, environment) = started(launcher, command, "/l.so");
+            assert_eq!(command, *expected);
+            assert!(environment.is_empty());
+        }
     }
 
     #[test]
@@ -351,70 +358,62 @@ mod tests {
 
     #[test]
     fn open_mpi_gets_an_option_for_each_program() {
-        let launcher = Launcher::OpenMpi;
-        expect(
-            launcher,
-            "mpirun -n 2 sh",
-            "mpirun -x LD_PRELOAD=/l.so -n 2 sh",
-        );
-        expect(
-            launcher,
-            "mpirun -n 1 sh : -n 1 ls",
-            "mpirun -x LD_PRELOAD=/l.so -n 1 sh : -x LD_PRELOAD=/l.so -n 1 ls",
-        );
-    }
-
-    #[test]
-    fn what_the_command_preloads_itself_comes_first() {
-        let own = "mpirun -x LD_PRELOAD=/tool.so -n 2 sh";
         expect(
             Launcher::OpenMpi,
-            own,
-            "mpirun -x LD_PRELOAD=/tool.so:/l.so -n 2 sh",
+            &[
+                ("mpirun -n 2 sh", "mpirun -x LD_PRELOAD=/l.so -n 2 sh"),
+                (
+                    "mpirun -n 1 sh : -n 1 ls",
+                    "mpirun -x LD_PRELOAD=/l.so -n 1 sh : -x LD_PRELOAD=/l.so -n 1 ls",
+                ),
+            ],
         );
-        // Without a value, it is what is inherited, which the variable has already.
-        expect(
-            Launcher::OpenMpi,
-            "mpirun -x LD_PRELOAD sh",
-            "mpirun -x LD_PRELOAD=/l.so sh",
-        );
-        let own = "mpiexec -genv LD_PRELOAD /tool.so sh";
-        expect(
-            Launcher::Hydra,
-            own,
-            "mpiexec -genv LD_PRELOAD /tool.so:/l.so sh",
-        );
-        let own = "srun --export=NONE -n 2 sh";
-        expect(
-            Launcher::Slurm,
-            own,
-            "srun --export=LD_PRELOAD=/l.so -n 2 sh",
-        );
-        let own = "srun -n 2 --export A=1 sh";
-        expect(
-            Launcher::Slurm,
-            own,
-            "srun -n 2 --export A=1,LD_PRELOAD=/l.so sh",
-        );
-        // Options of the program are its own.
-        let own = "srun sh --export=x";
-        expect(
-            Launcher::Slurm,
-            own,
-            "srun --export=ALL,LD_PRELOAD=/l.so sh --export=x",
-        );
-        let own = "mpirun sh -x LD_PRELOAD=/tool.so";
-        let expected = "mpirun -x LD_PRELOAD=/l.so sh -x LD_PRELOAD=/tool.so";
-        expect(Launcher::OpenMpi, own, expected);
     }
 
     #[test]
     fn hydra_has_an_option_for_all_programs() {
         let command = "mpiexec -n 1 sh : -n 1 ls";
+        let expected = "mpiexec -genv LD_PRELOAD /l.so -n 1 sh : -n 1 ls";
+        expect(Launcher::Hydra, &[(command, expected)]);
+    }
+
+    #[test]
+    fn what_the_command_preloads_itself_comes_first() {
         expect(
-            Launcher::Hydra,
-            command,
-            "mpiexec -genv LD_PRELOAD /l.so -n 1 sh : -n 1 ls",
+            Launcher::OpenMpi,
+            &[
+                (
+                    "mpirun -x LD_PRELOAD=/tool.so -n 2 sh",
+                    "mpirun -x LD_PRELOAD=/tool.so:/l.so -n 2 sh",
+                ),
+                // Without a value, it is what is inherited, which the variable has already.
+                ("mpirun -x LD_PRELOAD sh", "mpirun -x LD_PRELOAD=/l.so sh"),
+                // Options of the program are its own.
+                (
+                    "mpirun sh -x LD_PRELOAD=/tool.so",
+                    "mpirun -x LD_PRELOAD=/l.so sh -x LD_PRELOAD=/tool.so",
+                ),
+            ],
+        );
+        let command = "mpiexec -genv LD_PRELOAD /tool.so sh";
+        let expected = "mpiexec -genv LD_PRELOAD /tool.so:/l.so sh";
+        expect(Launcher::Hydra, &[(command, expected)]);
+        expect(
+            Launcher::Slurm,
+            &[
+                (
+                    "srun --export=NONE -n 2 sh",
+                    "srun --export=LD_PRELOAD=/l.so -n 2 sh",
+                ),
+                (
+                    "srun -n 2 --export A=1 sh",
+                    "srun -n 2 --export A=1,LD_PRELOAD=/l.so sh",
+                ),
+                (
+                    "srun sh --export=x",
+                    "srun --export=ALL,LD_PRELOAD=/l.so sh --export=x",
+                ),
+            ],
         );
     }
 

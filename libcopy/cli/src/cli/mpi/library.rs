@@ -55,6 +55,15 @@ fn absolute(path: &Path) -> Result<PathBuf> {
         .with_context(|| format!("finding {}", path.display()))
 }
 
+/// The variables of ranks, behind what this process's environment has.
+///
+/// # Errors
+///
+/// As for [`variables`].
+pub fn variables_here(library: &Path) -> Result<Vec<Variable>> {
+    variables(library, |name| std::env::var(name).ok())
+}
+
 /// The variables that have the dynamic linker preload the library, behind what it preloads already.
 /// `LD_PRELOAD` is split at spaces and colons, and `LD_LIBRARY_PATH` at colons and semicolons
 /// (ld.so(8)), so that a path with spaces goes into the latter.
@@ -62,10 +71,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 /// # Errors
 ///
 /// The path cannot be written in either.
-pub fn variables(
-    library: &Path,
-    inherited: impl Fn(&str) -> Option<String>,
-) -> Result<Vec<Variable>> {
+fn variables(library: &Path, inherited: impl Fn(&str) -> Option<String>) -> Result<Vec<Variable>> {
     let Some(path) = library.to_str() else {
         bail!(
             "{} is no UTF-8 text; put the library elsewhere",

@@ -6,7 +6,9 @@
 use super::launcher::{self, Launcher, Variable};
 use super::{library, program};
 use anyhow::{Result, bail};
-use std::path::Path;
+use clap::Args;
+use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// What MPI libraries are called whose ABI is served (docs/mpi.md).
 pub const SERVED: [&str; 5] = [
@@ -18,21 +20,40 @@ pub const SERVED: [&str; 5] = [
 ];
 
 /// Exit status of a command that was not started, since its ranks could not have the library.
-pub const REFUSED: u8 = 2;
+const REFUSED: u8 = 2;
 
-/// The launcher, and what its ranks need.
-///
-/// # Errors
-///
-/// The library cannot reach the ranks.
-pub fn prepared(library: Option<&Path>, command: &[String]) -> Result<(Launcher, Vec<Variable>)> {
-    let library = library::find(library)?;
-    let launcher = recognised(command)?;
-    for word in launcher.named(command) {
-        check(&word)?;
+/// What is started, and the library that its ranks get.
+#[derive(Args, Debug)]
+pub struct Job {
+    /// The library, if it is not where this tool looks for it
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
+
+    /// The command: a launcher with its options and the program
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<String>,
+}
+
+impl Job {
+    /// The launcher, and what its ranks need.
+    ///
+    /// # Errors
+    ///
+    /// The library cannot reach the ranks, which has been said; the exit status.
+    pub fn prepared(&self) -> Result<(Launcher, Vec<Variable>), ExitCode> {
+        let prepare = || {
+            let library = library::find(self.library.as_deref())?;
+            let launcher = recognised(&self.command)?;
+            for word in launcher.named(&self.command) {
+                check(&word)?;
+            }
+            Ok((launcher, library::variables_here(&library)?))
+        };
+        prepare().map_err(|error: anyhow::Error| {
+            eprintln!("libcopy: {error:#}");
+            ExitCode::from(REFUSED)
+        })
     }
-    let variables = library::variables(&library, |name| std::env::var(name).ok())?;
-    Ok((launcher, variables))
 }
 
 /// The launcher of a command.

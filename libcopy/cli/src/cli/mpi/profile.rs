@@ -2,13 +2,13 @@
 
 //! `libcopy mpi profile`: where an MPI program's time in MPI goes.
 
-use super::prepare::REFUSED;
+use super::launcher::Launcher;
+use super::prepare::Job;
 use super::start::{Stats, wait_for, why};
-use super::{launcher::Launcher, prepare};
 use anyhow::{Context, Result};
 use clap::Args;
 use libcopy_measure::heat_map::{self, HeatMap};
-use libcopy_measure::report::check_file;
+use libcopy_measure::report::{check_file, write_file};
 use libcopy_report::{Profile, ProfileRow};
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -47,25 +47,17 @@ pub struct ProfileArgs {
     #[arg(long)]
     with_libcopy: bool,
 
-    /// The library, if it is not where this tool looks for it
-    #[arg(long, value_name = "FILE")]
-    library: Option<PathBuf>,
-
-    /// The command: a launcher with its options and the program
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    command: Vec<String>,
+    #[command(flatten)]
+    job: Job,
 }
 
 /// Runs `libcopy mpi profile`.
 pub fn run(args: &ProfileArgs) -> Result<ExitCode> {
-    let (launcher, mut variables) = match prepare::prepared(args.library.as_deref(), &args.command)
-    {
+    let (launcher, mut variables) = match args.job.prepared() {
         Ok(prepared) => prepared,
-        Err(error) => {
-            eprintln!("libcopy: {error:#}");
-            return Ok(ExitCode::from(REFUSED));
-        }
+        Err(code) => return Ok(code),
     };
+    let command = &args.job.command;
     // To be told before minutes of running.
     for (option, file) in [("--csv", &args.csv), ("--svg", &args.svg)] {
         if let Some(file) = file {
@@ -78,31 +70,27 @@ pub fn run(args: &ProfileArgs) -> Result<ExitCode> {
     variables.push(("LIBCOPY_STATS".to_owned(), format!("profile:{file}")));
     let disabled = if args.with_libcopy { "0" } else { "1" };
     variables.push(("LIBCOPY_DISABLE".to_owned(), disabled.to_owned()));
-    let code = wait_for(&launcher.start(&args.command, &variables))?;
+    let code = wait_for(&launcher.start(command, &variables))?;
     let text = std::fs::read_to_string(&stats.file).unwrap_or_default();
     if text.is_empty() {
         eprintln!(
             "libcopy: no rank has written a profile; {}",
-            why(launcher, &args.command)
+            why(launcher, command)
         );
         return Ok(code);
     }
     let profile = Profile::read(&text).context("the ranks' profiles")?;
     if let Some(path) = &args.csv {
-        write(path, &profile.csv())?;
+        write_file(path, profile.csv())?;
     }
     if let Some(path) = &args.svg {
         let title = args.title.clone();
-        let title = title.unwrap_or_else(|| name(launcher, &args.command));
-        write(path, &heat_map::draw(&figure(&profile, &title)))?;
+        let title = title.unwrap_or_else(|| name(launcher, command));
+        write_file(path, heat_map::draw(&figure(&profile, &title)))?;
     }
     // Behind the files: whoever reads this may close it early.
     write!(std::io::stderr().lock(), "{profile}")?;
     Ok(code)
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
 /// The program's name.

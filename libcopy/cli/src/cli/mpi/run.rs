@@ -2,7 +2,7 @@
 
 //! `libcopy mpi run`: starts an MPI program whose ranks have `libcopy_mpi.so` preloaded.
 
-use super::prepare::{self, REFUSED};
+use super::prepare::Job;
 use super::start::{Stats, wait_for};
 use anyhow::{Context, Result};
 use clap::Args;
@@ -31,25 +31,17 @@ pub struct RunArgs {
     #[arg(long)]
     dry_run: bool,
 
-    /// The library, if it is not where this tool looks for it
-    #[arg(long, value_name = "FILE")]
-    library: Option<PathBuf>,
-
-    /// The command: a launcher with its options and the program
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    command: Vec<String>,
+    #[command(flatten)]
+    job: Job,
 }
 
 /// Runs `libcopy mpi run`.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
-    let (launcher, mut variables) = match prepare::prepared(args.library.as_deref(), &args.command)
-    {
+    let (launcher, mut variables) = match args.job.prepared() {
         Ok(prepared) => prepared,
-        Err(error) => {
-            eprintln!("libcopy: {error:#}");
-            return Ok(ExitCode::from(REFUSED));
-        }
+        Err(code) => return Ok(code),
     };
+    let command = &args.job.command;
     let stats = match &args.stats {
         Some(file) => Some(Stats::new(file.as_deref(), args.dry_run)?),
         None => None,
@@ -59,7 +51,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         let file = file.context("--stats: the file's name is no UTF-8 text")?;
         variables.push(("LIBCOPY_STATS".to_owned(), file.to_owned()));
     }
-    let start = launcher.start(&args.command, &variables);
+    let start = launcher.start(command, &variables);
     if args.dry_run {
         let set = start.environment.iter();
         let set = set.map(|(name, value)| format!("{name}={}", quoted(value)));
@@ -70,7 +62,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     }
     let code = wait_for(&start)?;
     if let Some(stats) = &stats {
-        stats.tell(launcher, &args.command)?;
+        stats.tell(launcher, command)?;
     }
     Ok(code)
 }

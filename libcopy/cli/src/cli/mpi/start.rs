@@ -8,14 +8,12 @@ use anyhow::{Context, Result};
 use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 /// Starts a command and waits for it; its exit status.
 pub fn wait_for(start: &Start) -> Result<ExitCode> {
-    let mut command = Command::new(&start.words[0]);
-    command.args(&start.words[1..]);
-    command.envs(start.environment.iter().map(|(name, value)| (name, value)));
-    let child = command
+    let child = start
+        .command()
         .spawn()
         .with_context(|| format!("starting {}", start.words[0]))?;
     let status = child::wait(child)?;

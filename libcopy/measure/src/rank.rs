@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! One of our ranks in a comparison: does what the socket says (see
-//! [`libcopy_measure::peer_process`]).
+//! [`crate::peer_process`]).
 
+use crate::buffer::Skewed;
+use crate::pattern::{self, ELEMENT};
+use crate::peer_process::serve;
 use anyhow::{Result, bail};
 use clap::Args;
 use libcopy::topology;
 use libcopy::{Team, TransportKind};
-use libcopy_measure::buffer::Skewed;
-use libcopy_measure::pattern::{self, ELEMENT};
-use libcopy_measure::peer_process::serve;
 use nix::time::{ClockId, clock_gettime};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -40,6 +40,10 @@ struct Rank {
 }
 
 /// Runs `libcopy bench rank`.
+///
+/// # Errors
+///
+/// No team, or nobody who says what to do.
 pub fn run(args: &RankArgs) -> Result<()> {
     let cores = topology::affinity();
     let number = libcopy::config::RANK.or_default().parse().unwrap_or(0);

@@ -2,19 +2,18 @@
 
 //! What the comparison of layouts has found: the table, the CSV file and the figure.
 
-use super::own::{CONTROL, LIBCOPY, MEMCPY};
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use libcopy_measure::machine::Machine;
 use libcopy_measure::output::Output;
 use libcopy_measure::plot;
 use libcopy_measure::ratio_plot;
-use libcopy_measure::report::{
-    HEADER, Row, digits, first_seen, plain_table, right_aligned, write_file,
-};
+use libcopy_measure::report::{HEADER, Row, digits, first_seen, plain_table, right_aligned};
 use libcopy_measure::sample::geometric_mean;
 use libcopy_measure::sizes;
+use libcopy_measure::typed::{CONTROL, LIBCOPY, MEMCPY};
 use serde::Serialize;
 use std::fmt::Write as _;
+use std::path::Path;
 
 /// A result, and of which layout.
 #[derive(Clone, Debug, Serialize)]
@@ -37,25 +36,9 @@ pub(super) struct Found {
 }
 
 pub(super) fn write(found: &Found, output: &Output) -> Result<()> {
-    if output.json {
-        println!("{}", serde_json::to_string_pretty(found)?);
-    } else {
-        print!("{}", table(found));
-    }
-    if let Some(path) = &output.csv {
-        write_file(path, csv(found))?;
-        eprintln!("CSV:  {}", path.display());
-    }
-    if let Some(path) = &output.plot {
-        let drawing = draw(found);
-        let (png, svg) = plot::write_drawing(&drawing, path)?;
-        eprintln!("plot: {} and {}", png.display(), svg.display());
-    }
-    ensure!(
-        found.rows.iter().all(|r| r.row.verified),
-        "some bytes were wrong; the table says which"
-    );
-    Ok(())
+    let draw = |path: &Path| plot::write_drawing(&draw(found), path);
+    let is_verified = found.rows.iter().all(|r| r.row.verified);
+    output.put(found, (table(found), csv(found)), draw, is_verified)
 }
 
 fn csv(found: &Found) -> String {
@@ -278,11 +261,7 @@ mod tests {
                 bytes: 1 << 20,
                 ranks: 1,
                 variant: variant.into(),
-                time: Spread {
-                    median,
-                    p10: median,
-                    p90: median,
-                },
+                time: Spread::exactly(median),
                 verified,
             },
         };

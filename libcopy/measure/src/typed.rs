@@ -2,7 +2,7 @@
 
 //! This process as a peer: operations on a layout, timed and verified.
 
-use super::shared::Shared;
+use crate::shared::Shared;
 use anyhow::Result;
 use clap::ValueEnum;
 use libcopy::datatype::{Datatype, InstructionSet, Layout};
@@ -12,13 +12,17 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
 pub enum Op {
+    /// From the layout to dense bytes.
     Pack,
+    /// From dense bytes to the layout.
     Unpack,
+    /// From the layout to another one.
     Copy,
 }
 
 impl Op {
-    pub(super) fn name(self) -> &'static str {
+    /// Its name in tables, and what peers are told.
+    pub fn name(self) -> &'static str {
         match self {
             Op::Pack => "pack",
             Op::Unpack => "unpack",
@@ -28,16 +32,22 @@ impl Op {
 }
 
 /// The layouts of a case, as they are made while kernels use one set of instructions.
-pub(super) struct Made {
+pub struct Made {
     set: InstructionSet,
     variant: String,
-    pub(super) layout: Layout,
+    /// What is packed, unpacked and copied.
+    pub layout: Layout,
     /// What `copy` copies to.
-    pub(super) target: Layout,
+    pub target: Layout,
 }
 
 impl Made {
-    pub(super) fn new(
+    /// Makes both layouts for a set of instructions, of which kernels use no more from now on.
+    ///
+    /// # Errors
+    ///
+    /// A type that is too large.
+    pub fn new(
         (set, variant): &(InstructionSet, String),
         datatype: &Datatype,
         target: &Datatype,
@@ -55,19 +65,23 @@ impl Made {
 }
 
 /// This process as a peer: buffers, and the layouts of the current case.
-pub(super) struct Own {
+pub struct Own {
     /// The layouts for each set of instructions that is measured, at least one.
-    pub(super) made: Vec<Made>,
+    pub made: Vec<Made>,
     /// What the layout describes, the packed bytes, and where `copy` copies to.
-    pub(super) memory: Shared,
-    pub(super) size: usize,
+    pub memory: Shared,
+    /// Bytes of data.
+    pub size: usize,
 }
 
-/// Variants that this process runs itself.
-pub(super) const LIBCOPY: &str = "libcopy";
-pub(super) const BOUNCE: &str = "libcopy-bounce";
-pub(super) const MEMCPY: &str = "memcpy";
-pub(super) const CONTROL: &str = "memcpy-control";
+/// The variant that uses libcopy.
+pub const LIBCOPY: &str = "libcopy";
+/// The one that copies by packing and unpacking.
+pub const BOUNCE: &str = "libcopy-bounce";
+/// The one that copies as many dense bytes.
+pub const MEMCPY: &str = "memcpy";
+/// The same, run by a peer.
+pub const CONTROL: &str = "memcpy-control";
 
 impl Own {
     /// The layouts of a variant; from now on, kernels use its instructions.
@@ -78,7 +92,7 @@ impl Own {
         found
     }
 
-    pub(super) fn call(&mut self, op: Op, variant: &str) -> Result<()> {
+    fn call(&mut self, op: Op, variant: &str) -> Result<()> {
         let Made {
             layout, target: to, ..
         } = Own::made(&self.made, variant);
@@ -98,7 +112,11 @@ impl Own {
     }
 
     /// What `hash` of `type_peer.h` answers, by `variant`; the reference goes piece by piece.
-    pub(super) fn look(&mut self, op: Op, variant: Option<&str>, round: u64) -> Result<u64> {
+    ///
+    /// # Errors
+    ///
+    /// Buffers that do not fit the layout.
+    pub fn look(&mut self, op: Op, variant: Option<&str>, round: u64) -> Result<u64> {
         let [user, packed, target] = self.memory.parts();
         match op {
             Op::Pack => {
@@ -154,7 +172,11 @@ impl Own {
     }
 
     /// Microseconds of each of `calls` batches of `batch` calls, per call.
-    pub(super) fn time(
+    ///
+    /// # Errors
+    ///
+    /// Buffers that do not fit the layout.
+    pub fn time(
         &mut self,
         op: Op,
         variant: &str,
@@ -215,7 +237,7 @@ fn mix(mut x: u64) -> u64 {
 }
 
 /// The pattern of `type_peer.h`.
-pub(super) fn fill(to: &mut [u8], round: u64) {
+fn fill(to: &mut [u8], round: u64) {
     for (i, chunk) in to.chunks_mut(8).enumerate() {
         let word = mix((8 * i as u64 + 8)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -225,7 +247,7 @@ pub(super) fn fill(to: &mut [u8], round: u64) {
 }
 
 /// The hash of `type_peer.h`.
-pub(super) fn hash(from: &[u8]) -> u64 {
+fn hash(from: &[u8]) -> u64 {
     from.chunks(8)
         .fold(mix(from.len() as u64 + 1), |sum, chunk| {
             let mut word = [0; 8];

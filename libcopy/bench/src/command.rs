@@ -2,10 +2,11 @@
 
 //! `libcopy bench`: its subcommands.
 
-use super::{coll, device, many, rank, types};
+use super::{coll, device, many, types};
 use anyhow::Result;
 use clap::Subcommand;
 use libcopy_measure::gpu_owner::{self, OwnerArgs};
+use libcopy_measure::rank;
 
 /// Benchmarks.
 #[derive(Subcommand, Debug)]
@@ -31,6 +32,10 @@ pub enum Bench {
 }
 
 /// Runs a benchmark.
+///
+/// # Errors
+///
+/// Wrong arguments, something to measure that is not there, or wrong bytes.
 pub fn run(bench: &Bench) -> Result<()> {
     match bench {
         Bench::Coll(args) => coll::coll(args),

@@ -8,13 +8,9 @@
 //! the memory that they measure with. What counts is the lowest of the rounds' medians: whatever
 //! else runs on a machine makes rounds slower, never faster.
 
-mod own;
 mod results;
-mod shared;
 
-use own::{BOUNCE, CONTROL, LIBCOPY, MEMCPY, Made, Op, Own};
 use results::{Found, Timed, write};
-use shared::Shared;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -23,11 +19,13 @@ use libcopy::topology;
 use libcopy_measure::layouts::{self, Case, Tier};
 use libcopy_measure::machine::Machine;
 use libcopy_measure::output::Output;
-use libcopy_measure::peer_process::PeerProcess;
+use libcopy_measure::peer_process::{PeerProcess, sockets};
 use libcopy_measure::progress;
 use libcopy_measure::report::{Row, first_seen};
 use libcopy_measure::sample::Spread;
+use libcopy_measure::shared::Shared;
 use libcopy_measure::sizes;
+use libcopy_measure::typed::{BOUNCE, CONTROL, LIBCOPY, MEMCPY, Made, Op, Own};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -136,10 +134,7 @@ pub fn run(args: &TypesArgs) -> Result<()> {
         return Ok(());
     }
     args.output.check(None)?;
-    let directory = tempfile::Builder::new()
-        .prefix("libcopy-bench.")
-        .tempdir()
-        .context("cannot create a directory for sockets (see TMPDIR)")?;
+    let directory = sockets()?;
     let cores = topology::affinity();
     let machine = Machine::here();
     topology::pin(&cores, 0);
@@ -159,8 +154,7 @@ pub fn run(args: &TypesArgs) -> Result<()> {
 }
 
 fn start(name: &str, command: &str, directory: &Path, core: usize) -> Result<PeerProcess> {
-    let shell = ["sh", "-c", &format!("exec {command} \"$@\""), name].map(str::to_owned);
-    let mut peer = PeerProcess::start(name, &shell, 1, directory)?;
+    let mut peer = PeerProcess::start_shell(name, command, 1, directory)?;
     if let Err(what) = peer.tell(&format!("pin {core}"))? {
         bail!("{name} cannot be tied to core {core}: {what}");
     }

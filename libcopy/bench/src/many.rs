@@ -6,7 +6,6 @@
 
 use super::coll::{Common, Entry, Op, launch_all, together};
 use super::contention;
-use super::rank::FLAT;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use libcopy::TransportKind;
@@ -17,6 +16,7 @@ use libcopy::topology::{self, Object};
 use libcopy::transport::probe_machine;
 use libcopy::tune::contention::Effort;
 use libcopy_measure::plot;
+use libcopy_measure::rank::FLAT;
 use libcopy_measure::report::{Ratio, Report, Row, SIMULATED};
 use libcopy_measure::sample::Spread;
 use libcopy_model::simulate;
@@ -267,11 +267,7 @@ fn predicted(
             continue;
         };
         let seconds = simulated(&machine, &cpus[..ranks], contention, operation, bytes)?;
-        let time = Spread {
-            median: seconds * 1e6,
-            p10: seconds * 1e6,
-            p90: seconds * 1e6,
-        };
+        let time = Spread::exactly(seconds * 1e6);
         report.rows.push(Row {
             op,
             bytes,

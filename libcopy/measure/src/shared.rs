@@ -2,9 +2,9 @@
 
 //! [`Shared`]: the buffers that all processes of a comparison measure with.
 
+use crate::buffer::{HUGE, PAGE};
 use anyhow::{Context, Result};
 use libcopy::shm::anonymous;
-use libcopy_measure::buffer::{HUGE, PAGE};
 use memmap2::{MmapMut, MmapOptions};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -19,6 +19,10 @@ pub struct Shared {
 
 impl Shared {
     /// Empty ones.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory to share.
     pub fn new() -> Result<Self> {
         let file =
             anonymous::file(c"libcopy-bench").context("cannot create memory that peers can map")?;
@@ -39,6 +43,10 @@ impl Shared {
     }
 
     /// Makes the buffers hold these lengths; what was in them may be lost.
+    ///
+    /// # Errors
+    ///
+    /// There is not so much memory.
     pub fn resize(&mut self, lengths: [usize; 3]) -> Result<()> {
         self.lengths = lengths;
         let end = self.place(2) + lengths[2] + PAGE;

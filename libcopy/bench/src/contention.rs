@@ -41,6 +41,10 @@ pub fn quick() -> Effort {
 }
 
 /// Measures, with a bar.
+///
+/// # Errors
+///
+/// A process cannot be started, or shared memory cannot be made.
 pub fn measure(effort: &Effort) -> Result<Outcome> {
     let bar = progress::bar(1000);
     let outcome = contention::measure(effort, &mut |fraction, what| {
@@ -166,6 +170,10 @@ fn costs(outcome: &Outcome) -> String {
 }
 
 /// Whether the files that are asked for can be written.
+///
+/// # Errors
+///
+/// A folder that is not there, or a file that cannot be written.
 pub fn check(csv: Option<&Path>, figure: Option<&Path>) -> Result<()> {
     if let Some(path) = csv {
         check_file("--csv", path)?;
@@ -179,6 +187,10 @@ pub fn check(csv: Option<&Path>, figure: Option<&Path>) -> Result<()> {
 }
 
 /// Writes what was asked for; a figure takes curves of two points.
+///
+/// # Errors
+///
+/// A file that cannot be written.
 pub fn write(outcome: &Outcome, csv: Option<&Path>, figure: Option<&Path>) -> Result<()> {
     if let Some(path) = csv {
         write_csv(path, &outcome.curves.all)?;
@@ -224,11 +236,7 @@ fn draw(path: &Path, outcome: &Outcome) -> Result<(std::path::PathBuf, std::path
                 bytes: *readers,
                 ranks: 1,
                 variant: format!("{} {}", curve.kind, curve.pieces.name()),
-                time: Spread {
-                    median: microseconds,
-                    p10: microseconds,
-                    p90: microseconds,
-                },
+                time: Spread::exactly(microseconds),
                 verified: true,
             }
         })

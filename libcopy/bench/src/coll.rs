@@ -6,7 +6,6 @@
 //! changing roots), and then timed in rounds in which the peers take turns, each round
 //! beginning with another one. How many calls fit is planned from the time that is left.
 
-use super::rank::{FLAT, PLAIN_CMA};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use libcopy::transport::{TransportKind, probe_machine};
@@ -14,8 +13,9 @@ use libcopy_measure::interval::Interval;
 use libcopy_measure::machine::{self, Machine};
 use libcopy_measure::output::Output;
 use libcopy_measure::pattern::ELEMENT;
-use libcopy_measure::peer_process::PeerProcess;
+use libcopy_measure::peer_process::{PeerProcess, sockets};
 use libcopy_measure::progress;
+use libcopy_measure::rank::{FLAT, PLAIN_CMA};
 use libcopy_measure::report::{Ratio, Report, Row};
 use libcopy_measure::sample::{Spread, modes};
 use libcopy_measure::sizes;
@@ -241,7 +241,7 @@ pub fn coll(args: &CollArgs) -> Result<()> {
     } else {
         sizes::range(1, 64 << 20, 4)
     };
-    let directory = scratch()?;
+    let directory = sockets()?;
     let mut peers = vec![start_own(args.ranks, directory.path())?];
     let report = compare(
         &args.common,
@@ -340,11 +340,10 @@ pub fn launch_all(
     ratios: Vec<Ratio>,
     title: String,
 ) -> Result<Report> {
-    let directory = scratch()?;
+    let directory = sockets()?;
     let mut peers = vec![start_own(ranks, directory.path())?];
     for (name, command) in others {
-        let shell = ["sh", "-c", &format!("exec {command} \"$@\""), name].map(str::to_owned);
-        let started = PeerProcess::start(name, &shell, ranks, directory.path())?;
+        let started = PeerProcess::start_shell(name, command, ranks, directory.path())?;
         peers.push(started);
     }
     compare(
@@ -423,14 +422,6 @@ fn paired(launches: &[Report], against: &[(String, String)]) -> Vec<String> {
         }
     }
     notes
-}
-
-/// A directory for sockets that goes with the run.
-fn scratch() -> Result<tempfile::TempDir> {
-    tempfile::Builder::new()
-        .prefix("libcopy-bench.")
-        .tempdir()
-        .context("cannot create a directory for sockets (see TMPDIR)")
 }
 
 /// Starts our own ranks.
@@ -655,11 +646,7 @@ mod tests {
             bytes: 65536,
             ranks: 2,
             variant: variant.into(),
-            time: Spread {
-                median,
-                p10: median,
-                p90: median,
-            },
+            time: Spread::exactly(median),
             verified,
         };
         Report {
