@@ -25,7 +25,7 @@ use crate::op::{Call, Op};
 use crate::plan::{self, MOST_MEMBERS, Planned};
 use crate::policy::Path;
 use crate::shm::contribution::CHUNK;
-use crate::shm::leading::Class;
+use crate::shm::leading::{Class, KINDS};
 use crate::team::{Decision, Team};
 use crate::transport::TransportKind;
 
@@ -34,8 +34,13 @@ use crate::transport::TransportKind;
 pub(super) enum Kind {
     Allgather,
     Alltoall,
+    /// To all, each its part or everything.
     Reduction,
+    /// To a root: what the others take is not what it takes.
+    Reduce,
 }
+
+const _: () = assert!(Kind::Reduce as usize + 1 == KINDS);
 
 /// Longer calls go as the policy says.
 const LONGEST: usize = 8 << 20;
@@ -49,7 +54,7 @@ const STREAMED: usize = 16 << 10;
 fn usually_cma(kind: Kind) -> usize {
     match kind {
         Kind::Allgather | Kind::Alltoall => 64 << 10,
-        Kind::Reduction => 128 << 10,
+        Kind::Reduction | Kind::Reduce => 128 << 10,
     }
 }
 

@@ -50,8 +50,12 @@ fn way_of(
     if planned.depth > 1 || !is_by_owners {
         return Way::BY_POLICY;
     }
+    let kind = match op {
+        Operation::Reduce => Kind::Reduce,
+        _ => Kind::Reduction,
+    };
     let decision = team.decide(Op::Allgather, len);
-    Way::of(team, Kind::Reduction, decision, (len, granule(element)))
+    Way::of(team, kind, decision, (len, granule(element)))
 }
 
 /// Combines everybody's elements in the root's memory at `to`, which is null elsewhere.
