@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use super::sync::{AtomicU64, Ordering};
+use super::sync::{AtomicU64, Ordering, fence};
 use crate::plan::{MOST_OF_DESCENT, MOST_OF_STEP};
 
 /// Bytes that a rank contributes, at most; [`MOST_OF_STEP`] if that is one of several steps.
@@ -32,10 +32,13 @@ pub(crate) const CHUNK: usize = 32 << 10;
 /// A place for a chunk, whose bytes are elsewhere.
 pub(crate) type OfChunk = Contribution<0>;
 
+/// In a place's number: the call that it had is no longer there, and the next one not yet.
+const WRITING: u64 = 1 << 63;
+
 /// One of a rank's places. A few bytes are on the line that says that they are there.
 #[cfg_attr(not(loom), repr(C, align(128)))]
 pub(crate) struct Contribution<const WORDS: usize> {
-    /// Number of the call, from 1 on; written last.
+    /// Number of the call, from 1 on; written last. With [`WRITING`] while the next one is written.
     number: AtomicU64,
     call: [AtomicU64; 2],
     words: [AtomicU64; WORDS],
@@ -58,9 +61,23 @@ impl<const WORDS: usize> Contribution<WORDS> {
 
     /// Publishes the bytes for the call with this number.
     pub(crate) fn publish(&self, number: u64, call: [u64; 2]) {
+        self.show(call);
+        self.is_there(number);
+    }
+
+    /// Shows the next call, instead of the one before.
+    fn show(&self, call: [u64; 2]) {
+        // Who reads no bytes of ours may look at our call at any time, to compare it with its own.
+        let before = self.number.load(Ordering::Relaxed);
+        self.number.store(before | WRITING, Ordering::Relaxed);
+        fence(Ordering::Release);
         for (word, value) in self.call.iter().zip(call) {
             word.store(value, Ordering::Relaxed);
         }
+    }
+
+    /// What was written for the call with this number is there.
+    fn is_there(&self, number: u64) {
         self.number.store(number, Ordering::Release);
     }
 
@@ -68,14 +85,16 @@ impl<const WORDS: usize> Contribution<WORDS> {
     /// it is seen then.
     #[inline]
     pub(crate) fn has(&self, number: u64) -> bool {
-        self.number.load(Ordering::Acquire) >= number
+        self.number.load(Ordering::Acquire) & !WRITING >= number
     }
 
-    /// The call with this number, if its owner is not further.
+    /// The call with this number, if its owner is not further, nor about to be.
     #[inline]
     pub(crate) fn call(&self, number: u64) -> Option<[u64; 2]> {
         let words = self.call.each_ref();
         let words = words.map(|word| word.load(Ordering::Relaxed));
+        // Words of the next call come behind the mark.
+        fence(Ordering::Acquire);
         (self.number.load(Ordering::Relaxed) == number).then_some(words)
     }
 }
@@ -186,6 +205,21 @@ mod tests {
         assert_eq!(mine.next(), (2 * MANY, Some(expected)));
     }
 
+    /// A root compares the call of a leaf, which nobody reads and which goes on meanwhile, with its
+    /// own: it must not take the next call for that one.
+    #[test]
+    fn a_call_is_not_taken_for_the_next() {
+        // SAFETY: words, for which zero is valid.
+        let place: Box<OfStep> = unsafe { Box::new(std::mem::zeroed()) };
+        place.publish(1, [1, 10]);
+        assert_eq!(place.call(1), Some([1, 10]));
+        place.show([3, 30]);
+        assert!(place.has(1) && !place.has(3));
+        assert_eq!((place.call(1), place.call(3)), (None, None));
+        place.is_there(3);
+        assert_eq!((place.call(1), place.call(3)), (None, Some([3, 30])));
+    }
+
     #[test]
     fn a_call_is_seen_until_the_place_is_used_again() {
         // SAFETY: words, for which zero is valid.
@@ -234,7 +268,7 @@ mod loom_tests {
             let value = 10 * (index as u64 + 1) + me as u64;
             // SAFETY: nobody reads it.
             shared.bytes[me][at].with_mut(|byte| unsafe { *byte = value });
-            shared.places[me][at].publish(number, [0, 0]);
+            shared.places[me][at].is_there(number);
             let readers = match reads {
                 [true, true] => Readers::All,
                 [_, _] => Readers::One(usize::from(reads[1])),
@@ -285,7 +319,7 @@ mod loom_tests {
                     let (at, level) = (place(number), *level);
                     // SAFETY: nobody reads it.
                     shared.bytes[me][level][at].with_mut(|byte| unsafe { *byte = number });
-                    shared.places[me][level][at].publish(number, [0, 0]);
+                    shared.places[me][level][at].is_there(number);
                     let has_come = || shared.places[*partner][level][at].has(number);
                     let mut looks = 0;
                     while !has_come() {
