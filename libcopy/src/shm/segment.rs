@@ -14,9 +14,9 @@
 //! threads are ranks.
 //!
 //! What all look at while they join has its memory from the beginning. A rank reserves its board
-//! and its slot when it joins, so that they are in memory near it. Chunks, and rings, of which there
-//! are as many as pairs of ranks, get theirs when their writer uses them for the first time, and are
-//! not looked at before.
+//! and its slot when it joins, so that they are in memory near it. Chunks, and rings, of which
+//! there are as many as pairs of ranks, get theirs when their writer uses them for the first time,
+//! and are not looked at before.
 //!
 //! Everything that is not ring bytes is an atomic, since peers may write at any time.
 
