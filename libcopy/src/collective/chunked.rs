@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 //! Collectives of some KiB through shared memory, a chunk at a time: each rank writes a chunk, and
-//! reads those of all others ([`crate::shm::contribution`]). Chunks are written past the caches.
-//! Lines that another processor has read are slow to write: each is taken back from its caches
-//! first. 32 KiB took 3.5 us where two processors share a cache, 13 us where they do not, and 1.8
-//! and 0.8 us past the caches (EPYC of Zen 4).
+//! reads those of all others ([`crate::shm::contribution`]). Those of calls of 16 KiB and more are
+//! written past the caches. Lines that another processor has read are slow to write: each is taken
+//! back from its caches first. 32 KiB took 3.5 us where two processors share a cache, 13 us where
+//! they do not, and 1.8 and 0.8 us past the caches (EPYC of Zen 4).
 //!
 //! A rank has two places for chunks, in turn. When it writes the second one after a chunk, all
 //! ranks have written the one in between, and so are done with the first: each waits for all others
@@ -214,16 +214,16 @@ pub(super) fn alltoall(
     Ok(())
 }
 
-/// Combines everybody's `len` bytes at `from` to everybody's `to`, in the order of this plan, which
-/// has no groups.
+/// Combines everybody's `len` bytes at `from` to the `to` of those who receive, which is null
+/// elsewhere, in the order of this plan, which has no groups.
 ///
 /// # Safety
 ///
 /// Both have `len` bytes, `to` writable, and are the same or apart.
-pub(super) unsafe fn allreduce(
+pub(super) unsafe fn reduce(
     team: &mut Team,
     way: &Way,
-    planned: &Planned,
+    (call, planned): (Call, &Planned),
     (from, to, len): (*const u8, *mut u8, usize),
     element: usize,
     combine: Combine<'_>,
@@ -234,43 +234,8 @@ pub(super) unsafe fn allreduce(
         granule,
         segments: planned.segments,
     };
-    let results = Results {
-        own: to,
-        are_shared: true,
-        all: to,
-    };
-    let call = Call::new(Op::Allreduce, 0, len);
     // SAFETY: the caller's promise.
-    unsafe { run(team, way, call, from, (slices, granule), results, combine) }
-}
-
-/// Combines everybody's `len` bytes at `from` to the root's `to`; elsewhere `to` is null.
-///
-/// # Safety
-///
-/// As for [`allreduce`].
-pub(super) unsafe fn reduce(
-    team: &mut Team,
-    way: &Way,
-    root: usize,
-    (from, to, len): (*const u8, *mut u8, usize),
-    element: usize,
-    combine: Combine<'_>,
-) -> Result<()> {
-    let granule = plan::granule(element);
-    let slices = Slices::Shared {
-        len,
-        granule,
-        segments: 1,
-    };
-    let results = Results {
-        own: to,
-        are_shared: true,
-        all: to,
-    };
-    let call = Call::new(Op::Reduce, root, len);
-    // SAFETY: the caller's promise.
-    unsafe { run(team, way, call, from, (slices, granule), results, combine) }
+    unsafe { run(team, way, call, (from, to), (slices, granule), combine) }
 }
 
 /// Combines everybody's elements at `from`, and puts our part of them to `to`. Parts start at
@@ -289,26 +254,23 @@ pub(super) unsafe fn reduce_scatter(
     combine: Combine<'_>,
 ) -> Result<()> {
     let call = Call::new(Op::ReduceScatter, 0, starts[team.size()]);
-    let results = Results {
-        own: to.wrapping_sub(starts[team.rank()]),
-        are_shared: false,
-        all: std::ptr::null_mut(),
-    };
+    // Counted as the elements of all are.
+    let to = to.wrapping_sub(starts[team.rank()]);
     let slices = (Slices::Given(starts), plan::granule(element));
     // SAFETY: the caller's promise.
-    unsafe { run(team, way, call, from, slices, results, combine) }
+    unsafe { run(team, way, call, (from, to), slices, combine) }
 }
 
 /// Which elements a rank combines.
 #[derive(Clone, Copy)]
 enum Slices<'a> {
-    /// Of each segment as many as any other, as in plans.
+    /// Of each segment as many as any other, as in plans. All get the results of all.
     Shared {
         len: usize,
         granule: usize,
         segments: usize,
     },
-    /// Those from its start on to the next one.
+    /// Those from its start on to the next one. It alone gets their results.
     Given(&'a [usize]),
 }
 
@@ -336,17 +298,6 @@ impl Slices<'_> {
     }
 }
 
-/// Where results go.
-#[derive(Clone, Copy)]
-struct Results {
-    /// Those that we combine, counted as those of all; null: nowhere.
-    own: *mut u8,
-    /// Whether we write them to the next chunk, too.
-    are_shared: bool,
-    /// Those of all others, if these share them; null: nowhere.
-    all: *mut u8,
-}
-
 /// Bytes that are combined at a time, in the first-level cache.
 const AT_A_TIME: usize = 8 << 10;
 
@@ -355,15 +306,14 @@ const AT_A_TIME: usize = 8 << 10;
 ///
 /// # Safety
 ///
-/// `from` has the bytes of all slices, and results have room: for our slice, where ours are at
-/// `from` or apart, and for all, which is `from` or apart.
+/// `from` has the bytes of all slices, and `to`, unless it is null, room for the results that we
+/// get, each as far from it as the elements are from `from`: where these are, or apart.
 unsafe fn run(
     team: &mut Team,
     way: &Way,
     call: Call,
-    from: *const u8,
+    (from, to): (*const u8, *mut u8),
     (slices, granule): (Slices<'_>, usize),
-    results: Results,
     combine: Combine<'_>,
 ) -> Result<()> {
     let (me, size) = (team.rank(), team.size());
@@ -381,8 +331,9 @@ unsafe fn run(
     let other = places.as_mut_ptr().cast::<u8>();
     // SAFETY: the second one of the two.
     let sum = unsafe { other.add(AT_A_TIME) };
+    let are_shared = matches!(slices, Slices::Shared { .. });
     let last = segments * chunks;
-    for chunk in 0..last + usize::from(results.are_shared && last > 0) {
+    for chunk in 0..last + usize::from(are_shared && last > 0) {
         let others = (0..size).filter(|rank| *rank != me && chunk < last);
         let others = others.map(|rank| (rank, of_chunk(rank, chunk)));
         let len = others.clone().map(|(_, range)| range.len()).sum();
@@ -396,12 +347,13 @@ unsafe fn run(
             }
         };
         let (number, is_streamed) = publish(team, way, |_| call, (len, put))?;
-        if let (Some(before), false) = (chunk.checked_sub(1), results.all.is_null()) {
+        let before = chunk.checked_sub(1);
+        if let Some(before) = before.filter(|_| are_shared && !to.is_null()) {
             for rank in team.others() {
                 let range = of_chunk(rank, before);
                 // SAFETY: its owner has written as many bytes, for which there is room.
                 unsafe {
-                    let to = results.all.add(range.start);
+                    let to = to.add(range.start);
                     read(team, rank, number, rank * bytes, to, range.len());
                 }
             }
@@ -419,10 +371,10 @@ unsafe fn run(
             // places have room for what is combined at a time. Nobody reads our next chunk yet.
             unsafe {
                 let own = from.add(start);
-                let into = if results.own.is_null() {
+                let into = if to.is_null() {
                     sum
                 } else {
-                    results.own.wrapping_add(start)
+                    to.wrapping_add(start)
                 };
                 if !std::ptr::eq(into, own) {
                     // Commutative: ours stay.
@@ -437,7 +389,7 @@ unsafe fn run(
                     let into = std::slice::from_raw_parts_mut(into, len);
                     combine(std::slice::from_raw_parts(other, len), into);
                 }
-                if results.are_shared {
+                if are_shared {
                     let next = team.segment().chunk_bytes(me, number + 1);
                     write(next.add(at), into, len, is_streamed);
                 }
@@ -465,6 +417,7 @@ fn publish(
     let through = team.writes.begin(written);
     let is_streamed = way.is_streamed || through.is_streamed;
     put(team.segment().chunk_bytes(me, number), is_streamed);
+    // Results of the chunk before may have been written past the caches, too.
     memcpy::fence();
     team.writes.end(&through, written);
     let (team, segment) = (&*team, team.segment());

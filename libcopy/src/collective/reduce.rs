@@ -13,7 +13,7 @@ use super::planned::{self, Combine};
 use super::{allgather, direct, exchange, gather};
 use crate::error::{Allowed, Error, Result};
 use crate::offload;
-use crate::op::Op;
+use crate::op::{Call, Op};
 use crate::plan::{Lengths, Operation, Planned, Workers, granule};
 use crate::scratch::zeros;
 use crate::team::Team;
@@ -58,6 +58,39 @@ fn way_of(
     Way::of(team, kind, decision, (len, granule(element)))
 }
 
+/// A reduce or an allreduce by a plan, or in chunks in its order.
+///
+/// # Safety
+///
+/// As for [`to_root`]; who does not receive has a null `to`.
+unsafe fn reduce(
+    team: &mut Team,
+    call: Call,
+    what: (*const u8, *mut u8, usize),
+    element: usize,
+    combine: Combine<'_>,
+) -> Result<()> {
+    let operation = match call.op {
+        Op::Reduce => Operation::Reduce,
+        _ => Operation::Allreduce,
+    };
+    let lengths = Lengths::Same(what.2);
+    let planned = planned::plan(team, operation, call.root, lengths, element);
+    let way = way_of(team, operation, &planned, (what.2, element));
+    // SAFETY: the caller's promise.
+    let done = unsafe {
+        if way.is_chunked {
+            chunked::reduce(team, &way, (call, &planned), what, element, combine)
+        } else if call.op == Op::Reduce {
+            planned::reduce(team, &planned, call.root, what, element, combine)
+        } else {
+            planned::allreduce(team, &planned, what, element, combine)
+        }
+    };
+    way.end(team);
+    done
+}
+
 /// Combines everybody's elements in the root's memory at `to`, which is null elsewhere.
 ///
 /// # Safety
@@ -77,21 +110,9 @@ pub(super) unsafe fn to_root(
         return unsafe { direct::reduce(team, root, (from, to, len), element, combine) };
     }
     if !offloads(team, Op::Gather, len, element) {
-        let planned = planned::plan(team, Operation::Reduce, root, Lengths::Same(len), element);
-        let (way, what) = (
-            way_of(team, Operation::Reduce, &planned, (len, element)),
-            (from, to, len),
-        );
+        let call = Call::new(Op::Reduce, root, len);
         // SAFETY: the caller's promise.
-        let done = unsafe {
-            if way.is_chunked {
-                chunked::reduce(team, &way, root, what, element, combine)
-            } else {
-                planned::reduce(team, &planned, root, what, element, combine)
-            }
-        };
-        way.end(team);
-        return done;
+        return unsafe { reduce(team, call, (from, to, len), element, combine) };
     }
     let (counts, offsets) = slices(len, element, team.size());
     let rank = team.rank();
@@ -142,21 +163,9 @@ pub(super) unsafe fn to_all(
         return unsafe { exchange::allreduce(team, &steps, (from, to, len), combine) };
     }
     if !offloads(team, Op::Allgather, len, element) {
-        let planned = planned::plan(team, Operation::Allreduce, 0, Lengths::Same(len), element);
-        let (way, what) = (
-            way_of(team, Operation::Allreduce, &planned, (len, element)),
-            (from, to, len),
-        );
+        let call = Call::new(Op::Allreduce, 0, len);
         // SAFETY: the caller's promise.
-        let done = unsafe {
-            if way.is_chunked {
-                chunked::allreduce(team, &way, &planned, what, element, combine)
-            } else {
-                planned::allreduce(team, &planned, what, element, combine)
-            }
-        };
-        way.end(team);
-        return done;
+        return unsafe { reduce(team, call, (from, to, len), element, combine) };
     }
     let (counts, offsets) = slices(len, element, team.size());
     // SAFETY: the caller's promise; the slice is inside.

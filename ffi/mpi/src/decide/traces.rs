@@ -138,6 +138,6 @@ fn what_is_forwarded_at_once_is_never_faster() {
     }
     assert_eq!(
         gaps, 5,
-        "irregular alltoalls, and functions with a gap between two ways"
+        "irregular alltoalls of both libraries, and reduces of Open MPI"
     );
 }
