@@ -75,11 +75,15 @@ pub(super) fn takes_reduction(team: &mut Team, bytes: usize, element: usize) -> 
 
 /// The pieces of `bytes` bytes, at least one, of whole granules, of each of which `parts` fit into
 /// a place. As a rule there is one, and nothing is divided.
-fn pieces(bytes: usize, parts: usize, granule: usize) -> impl Iterator<Item = Range<usize>> {
+fn pieces(
+    bytes: usize,
+    parts: usize,
+    granule: impl FnOnce() -> usize,
+) -> impl Iterator<Item = Range<usize>> {
     let (most, count) = if bytes * parts <= MOST {
         (bytes, 1)
     } else {
-        let most = MOST / parts;
+        let (most, granule) = (MOST / parts, granule());
         let most = (most / granule * granule).max(most.min(granule));
         (most, bytes.div_ceil(most))
     };
@@ -159,7 +163,7 @@ pub(super) unsafe fn allreduce(
     combine: Combine<'_>,
 ) -> Result<()> {
     let call = Call::new(Op::Allreduce, 0, len);
-    for piece in pieces(len, team.size() - 1, plan::granule(element)) {
+    for piece in pieces(len, team.size() - 1, || plan::granule(element)) {
         // SAFETY: the caller's promise.
         unsafe {
             let mine = (from.add(piece.start), piece.len());
@@ -185,7 +189,7 @@ pub(super) unsafe fn reduce(
     combine: Combine<'_>,
 ) -> Result<()> {
     let call = Call::new(Op::Reduce, root, len);
-    for piece in pieces(len, team.size() - 1, plan::granule(element)) {
+    for piece in pieces(len, team.size() - 1, || plan::granule(element)) {
         // SAFETY: the caller's promise.
         unsafe {
             let mine = (from.add(piece.start), piece.len());
@@ -205,7 +209,7 @@ pub(super) unsafe fn reduce(
 /// Copies the root's bytes to everybody's. The root does not wait for its leaves.
 pub(super) fn bcast(team: &mut Team, root: usize, bytes: &mut [u8]) -> Result<()> {
     let call = Call::new(Op::Bcast, root, bytes.len());
-    for piece in pieces(bytes.len(), 1, LINE) {
+    for piece in pieces(bytes.len(), 1, || LINE) {
         let piece = &mut bytes[piece];
         let len = piece.len();
         // SAFETY: the slice is ours, and has these bytes.
@@ -268,7 +272,7 @@ pub(super) fn scatter(
 ) -> Result<()> {
     let (me, size) = (team.rank(), team.size());
     let call = Call::new(Op::Scatter, root, part);
-    let pieces = pieces(part, size - 1, LINE);
+    let pieces = pieces(part, size - 1, || LINE);
     // The root's own part is not published.
     if me != root {
         let index = if me < root { me } else { me - 1 };
@@ -317,7 +321,7 @@ pub(super) unsafe fn gather(
     let me = team.rank();
     let call = Call::new(Op::Gather, root, len);
     if me != root {
-        for piece in pieces(len, 1, LINE) {
+        for piece in pieces(len, 1, || LINE) {
             // SAFETY: the caller's promise.
             unsafe {
                 let from = mine.add(piece.start);
@@ -328,7 +332,7 @@ pub(super) unsafe fn gather(
         return Ok(());
     }
     let own = recv[me * len..(me + 1) * len].as_mut_ptr();
-    for piece in pieces(len, 1, LINE) {
+    for piece in pieces(len, 1, || LINE) {
         // SAFETY: there are no bytes.
         let number = unsafe { publish(team, call, (std::ptr::null(), 0), Readers::One(root))? };
         if piece.start == 0 && !std::ptr::eq(own, mine) {
@@ -364,9 +368,10 @@ pub(super) unsafe fn reduce_scatter(
     unsafe {
         let number = publish(team, call, (from, len), Readers::All)?;
         all_have_published(team, number, |_| call)?;
-        let slice = start..start + counts[me];
-        let ranks = around(me, team.size());
-        combine_slice(team, number, slice, ranks, (from.add(start), to), combine);
+        let mut room = Room::uninit();
+        let terms = Terms::fetch(team, number, start..start + counts[me], &mut room);
+        let (ranks, own) = (around(me, team.size()), from.add(start));
+        terms.combine(ranks, 0..counts[me], (own, to), combine);
     }
     Ok(())
 }
@@ -389,7 +394,9 @@ pub(super) unsafe fn scan(
     unsafe {
         let number = publish(team, call, (from, len), Readers::All)?;
         all_have_published(team, number, |_| call)?;
-        combine_slice(team, number, 0..len, ranks, (from, to), combine);
+        let mut room = Room::uninit();
+        let terms = Terms::fetch(team, number, 0..len, &mut room);
+        terms.combine(ranks, 0..len, (from, to), combine);
     }
     Ok(())
 }
@@ -592,22 +599,28 @@ unsafe fn combine_all(
     element: usize,
     combine: Combine<'_>,
 ) {
-    let granule = plan::granule(element);
-    // One slice is the last rank's.
-    let first = if len <= granule { team.size() - 1 } else { 0 };
-    for owner in first..team.size() {
-        let slice = plan::share(&(0..len), team.size(), owner, granule);
+    let mut room = Room::uninit();
+    // SAFETY: the caller's promise.
+    let terms = unsafe { Terms::fetch(team, number, 0..piece.len(), &mut room) };
+    let mut slice_of = |owner, slice: Range<usize>| {
         let (start, end) = (slice.start.max(piece.start), slice.end.min(piece.end));
-        if start >= end {
-            continue;
+        if start < end {
+            let ranks = around(owner, team.size());
+            let slice = start - piece.start..end - piece.start;
+            // SAFETY: the caller's promise; the slice is inside.
+            unsafe {
+                let places = (from.add(start), to.add(start));
+                terms.combine(ranks, slice, places, &mut *combine);
+            }
         }
-        let published = start - piece.start..end - piece.start;
-        let ranks = around(owner, team.size());
-        // SAFETY: the caller's promise; the slice is inside.
-        unsafe {
-            let places = (from.add(start), to.add(start));
-            combine_slice(team, number, published, ranks, places, &mut *combine);
-        }
+    };
+    if len <= LINE {
+        // One slice is the last rank's.
+        return slice_of(team.size() - 1, 0..len);
+    }
+    let granule = plan::granule(element);
+    for owner in 0..team.size() {
+        slice_of(owner, plan::share(&(0..len), team.size(), owner, granule));
     }
 }
 
@@ -616,47 +629,84 @@ fn around(first: usize, size: usize) -> impl Iterator<Item = usize> {
     (first..size).chain(0..first)
 }
 
-/// Combines the elements of a slice that these ranks have published, ours at `from`, in their
-/// order.
-///
-/// # Safety
-///
-/// All have published these bytes, for which `to` has room; it is where ours are, or apart.
-unsafe fn combine_slice(
-    team: &Team,
-    number: u64,
-    slice: Range<usize>,
-    mut ranks: impl Iterator<Item = usize>,
-    (from, to): (*const u8, *mut u8),
-    combine: Combine<'_>,
-) {
-    let (me, len) = (team.rank(), slice.len());
-    let Some(first) = ranks.next().filter(|_| len > 0) else {
-        return;
-    };
-    // Elements are combined where no other process can change them, and ours are not read where
-    // they were published: that line is in the caches of others now.
-    let mut places = MaybeUninit::<[[u128; MOST / 16]; 2]>::uninit();
-    let sum = places.as_mut_ptr().cast::<u8>();
-    // SAFETY: the caller's promise; a slice has at most `MOST` bytes, and what is read of the two
-    // was written before.
-    unsafe {
-        let other = sum.add(MOST);
-        if first == me {
-            memcpy::cached(sum, from, len);
-        } else {
-            read(team, first, number, slice.clone(), sum);
+/// Room for what all others have published.
+type Room = MaybeUninit<[u128; MOST / 16]>;
+
+const _: () = assert!(MOST_READ <= MOST);
+
+/// What the others have published, where no other process can change it. All of it is read before
+/// any is combined, so that many lines are under way at once.
+#[derive(Clone, Copy)]
+struct Terms {
+    /// Those of each rank but us, in order of ranks.
+    bytes: *const u8,
+    /// Bytes of each.
+    each: usize,
+    me: usize,
+}
+
+impl Terms {
+    /// Reads these bytes of all others. What is returned is good as long as `room`.
+    ///
+    /// # Safety
+    ///
+    /// All have published them, and they are [`MOST`] bytes together at most.
+    unsafe fn fetch(team: &Team, number: u64, range: Range<usize>, room: &mut Room) -> Terms {
+        let (bytes, each) = (room.as_mut_ptr().cast::<u8>(), range.len());
+        for (index, rank) in team.others().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { read(team, rank, number, range.clone(), bytes.add(index * each)) };
         }
-        let into = std::slice::from_raw_parts_mut(sum, len);
-        for rank in ranks {
-            let term = if rank == me {
-                from
+        let me = team.rank();
+        Terms { bytes, each, me }
+    }
+
+    /// Combines the elements of a slice of what was read, ours at `from`, in the order of these
+    /// ranks.
+    ///
+    /// # Safety
+    ///
+    /// `to` has room for the slice; it is where ours are, or apart.
+    unsafe fn combine(
+        self,
+        mut ranks: impl Iterator<Item = usize>,
+        slice: Range<usize>,
+        (from, to): (*const u8, *mut u8),
+        combine: Combine<'_>,
+    ) {
+        let (me, len) = (self.me, slice.len());
+        let Some(first) = ranks.next().filter(|_| len > 0) else {
+            return;
+        };
+        let term = |rank: usize| {
+            if rank == me {
+                // Not where we have published them: that line is in the caches of others now.
+                return from;
+            }
+            let index = if rank < me { rank } else { rank - 1 };
+            // SAFETY: the slice is inside what was read.
+            unsafe { self.bytes.add(index * self.each + slice.start) }
+        };
+        let mut room = Room::uninit();
+        // SAFETY: the caller's promise; a slice has at most `MOST` bytes.
+        unsafe {
+            // Ours are still to come where the result will be.
+            let is_kept = first != me && std::ptr::eq(from, to);
+            let sum = if is_kept {
+                room.as_mut_ptr().cast()
             } else {
-                read(team, rank, number, slice.clone(), other);
-                other.cast_const()
+                to
             };
-            combine(std::slice::from_raw_parts(term, len), into);
+            if !std::ptr::eq(term(first), sum) {
+                memcpy::cached(sum, term(first), len);
+            }
+            let into = std::slice::from_raw_parts_mut(sum, len);
+            for rank in ranks {
+                combine(std::slice::from_raw_parts(term(rank), len), into);
+            }
+            if is_kept {
+                memcpy::cached(to, sum, len);
+            }
         }
-        memcpy::cached(to, sum, len);
     }
 }

@@ -109,6 +109,11 @@ pub fn measure_waiting(known: &Arc<Comm>) {
     }));
 }
 
+/// Whether blocking calls of a communicator are the governor's to decide about.
+pub fn rules(known: &Comm) -> bool {
+    least().is_none() && known.classes.wanted.get() != Some(&false)
+}
+
 /// The way of a call that the thresholds intercept. `exact`: the call has exactly `bytes`, and not
 /// just about as many.
 pub fn decide(
@@ -117,14 +122,10 @@ pub fn decide(
     function: Function,
     (bytes, exact): (u64, bool),
 ) -> Decision {
-    if least().is_some() {
+    if !rules(known) {
         return Decision::Intercept;
     }
-    let classes = &known.classes;
-    if classes.wanted.get() == Some(&false) {
-        return Decision::Intercept;
-    }
-    let power = power(bytes);
+    let (classes, power) = (&known.classes, power(bytes));
     if classes.ahead.take(function, power, Decision::Intercept) {
         return Decision::Intercept;
     }

@@ -39,6 +39,8 @@ pub struct Call {
     number: u64,
     function: Function,
     pub bytes: usize,
+    /// Whether the governor decides about it.
+    pub is_governed: bool,
 }
 
 /// Decides whether a call is intercepted: `count` elements of `datatype` are what each rank sends
@@ -106,7 +108,12 @@ pub fn intercept_reduction(
         }
         kinds(abi).ok_or(Outcome::Arguments)?;
         let number = admit(function, abi, comm, &known, (prior, true, order))?;
-        Call::new((abi, comm), known, number, (function, bytes))
+        let is_governed = order == Order::Free && governor::rules(&known);
+        let call = Call::new((abi, comm), known, number, (function, bytes))?;
+        Ok(Call {
+            is_governed,
+            ..call
+        })
     })
 }
 
@@ -408,34 +415,23 @@ impl Call {
             number,
             function,
             bytes,
+            is_governed: true,
         })
     }
 
     /// Does it; errors go to the communicator's error handler.
     pub fn run(self, work: impl FnOnce(&Call) -> Result<(), Failure>) -> c_int {
-        let code = match catch_unwind(AssertUnwindSafe(|| work(&self))) {
-            Ok(Ok(())) => {
-                let outcome = match self.group.nodes {
-                    Some(_) => Outcome::Nodes,
-                    None => Outcome::Intercepted,
-                };
-                stats::count(self.function, outcome, self.bytes as u64);
-                return 0;
-            }
-            Ok(Err(Failure::Team(error))) => {
-                let text = format!("{}: {}", self.function.name(), error.report());
-                complain(&text);
-                match error {
-                    libcopy::Error::Mismatch { .. } => self.abi.truncate,
-                    _ => errors::failure(self.abi, &text),
-                }
-            }
-            Ok(Err(Failure::Code(code))) => code,
-            Err(_) => self.abi.error,
-        };
-        governor::failed();
-        self.group.failed(self.number);
-        errors::raise(self.comm, code)
+        let done = catch_unwind(AssertUnwindSafe(|| work(&self)));
+        if let Ok(Ok(())) = done {
+            let outcome = match self.group.nodes {
+                Some(_) => Outcome::Nodes,
+                None => Outcome::Intercepted,
+            };
+            stats::count(self.function, outcome, self.bytes as u64);
+            return 0;
+        }
+        let group = (&*self.group, self.number);
+        failed((self.abi, self.comm), self.function, group, done)
     }
 
     /// The lengths of all ranks' parts where several nodes have to know them, none elsewhere.
@@ -485,6 +481,33 @@ impl Call {
     pub fn is_root(&self, root: c_int) -> bool {
         usize::try_from(root) == Ok(self.group.rank)
     }
+}
+
+/// The code of a call with this number in a group, which has failed: the communicator's error
+/// handler has heard of it.
+#[cold]
+pub fn failed(
+    (abi, comm): (&Abi, Word),
+    function: Function,
+    (group, number): (&Group, u64),
+    done: std::thread::Result<Result<(), Failure>>,
+) -> c_int {
+    let code = match done {
+        Ok(Ok(())) => 0,
+        Ok(Err(Failure::Team(error))) => {
+            let text = format!("{}: {}", function.name(), error.report());
+            complain(&text);
+            match error {
+                libcopy::Error::Mismatch { .. } => abi.truncate,
+                _ => errors::failure(abi, &text),
+            }
+        }
+        Ok(Err(Failure::Code(code))) => code,
+        Err(_) => abi.error,
+    };
+    governor::failed();
+    group.failed(number);
+    errors::raise(comm, code)
 }
 
 /// Whether elements are as many bytes as those of the other side; a word about it if not.

@@ -11,4 +11,5 @@ pub mod nonblocking;
 pub mod persistent;
 pub mod reductions;
 pub mod regular;
+pub mod repeated;
 pub mod small_calls;

@@ -9,9 +9,12 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::ptr;
 
+use libcopy::Team;
+use libcopy::datatype::Class;
 use libcopy::scratch::Scratch;
 
 use crate::collectives::intercept::{Call, intercept_reduction, plausible, rank_of};
+use crate::collectives::repeated::{self, Key, is_memory, remember};
 use crate::comm::communicator;
 use crate::comm::hierarchy::{Combine, What};
 use crate::decide::active::{active, is_in_place, is_same};
@@ -19,9 +22,11 @@ use crate::library::abi::{Abi, Word};
 use crate::library::buffers::Reduction;
 use crate::library::count::Count;
 use crate::library::failure::Failure;
+use crate::library::predefined::Predefined;
 use crate::library::stats::Function;
 use crate::library::{errors, pmpi};
 use crate::types::buffer::{Kind, MOST, incoming, outgoing};
+use crate::types::datatype;
 
 thread_local! {
     /// The predefined datatype and operation that this thread has used together last.
@@ -111,34 +116,126 @@ impl Elements {
         unsafe { pmpi::reduce_local(from.cast(), to.cast(), count, self.datatype, self.op) }
     }
 
-    /// Has `work` combine elements with what it is given.
-    fn combine(
-        &self,
-        work: impl FnOnce(What, Combine<'_>) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        let (size, mut code) = (self.kind.size(), 0);
-        let what = What {
+    /// What they are, and how they are combined.
+    fn what(&self) -> What {
+        What {
             datatype: self.datatype,
             op: self.op,
-            size,
-        };
-        work(what, &mut |from, to| {
-            let most = MOST / size * size;
-            for (from, to) in from.chunks(most).zip(to.chunks_mut(most)) {
-                let count = (from.len() / size) as c_int;
-                let (from, to) = (from.as_ptr().cast(), to.as_mut_ptr().cast());
-                // SAFETY: both have this many elements, which are dense.
-                let answer = unsafe { pmpi::reduce_local(from, to, count, self.datatype, self.op) };
-                if answer != 0 {
-                    code = answer;
-                }
-            }
-        })?;
-        match code {
-            0 => Ok(()),
-            code => Err(Failure::Code(code)),
+            size: self.kind.size(),
         }
     }
+}
+
+/// Adds numbers to others.
+type Add = fn(&[u8], &mut [u8]);
+
+/// [`Add`] for numbers of a type.
+macro_rules! add {
+    ($number:ty, $add:expr) => {
+        |from, to| {
+            const BYTES: usize = size_of::<$number>();
+            let number =
+                |bytes: &[u8]| <$number>::from_ne_bytes(bytes.try_into().unwrap_or_default());
+            for (from, to) in from.chunks_exact(BYTES).zip(to.chunks_exact_mut(BYTES)) {
+                let sum: $number = $add(number(from), number(to));
+                to.copy_from_slice(&sum.to_ne_bytes());
+            }
+        }
+    };
+}
+
+/// Sums that need no library: of them there is one result, and the library takes longer to find out
+/// what to do than to do it.
+const SUMS: [Add; 4] = [
+    add!(f64, std::ops::Add::add),
+    add!(f32, std::ops::Add::add),
+    add!(u64, u64::wrapping_add),
+    add!(u32, u32::wrapping_add),
+];
+
+/// Longer sums the library may do with wider registers.
+const SHORT_SUM: usize = 512;
+
+/// Which of [`SUMS`] is `MPI_SUM` of a datatype.
+static SUMMED: Predefined = Predefined::new();
+
+/// What adds elements, if they are combined by addition.
+#[inline]
+fn sum_of(what: What) -> Option<Add> {
+    let abi = active().filter(|abi| abi.same(what.op, abi.sum))?;
+    let known = SUMMED.get(what.datatype & abi.handle);
+    SUMS.get(known.unwrap_or_else(|| learn_sum(abi, what)))
+        .copied()
+}
+
+#[cold]
+fn learn_sum(abi: &Abi, what: What) -> usize {
+    let named = datatype::predefined(abi, what.datatype);
+    let found = match named.map(|named| named.elements()) {
+        Some([one]) if one.size as usize == what.size => match (one.class, one.size) {
+            (Class::Float, 8) => 0,
+            (Class::Float, 4) => 1,
+            (Class::Signed | Class::Unsigned, 8) => 2,
+            (Class::Signed | Class::Unsigned, 4) => 3,
+            _ => SUMS.len(),
+        },
+        _ => SUMS.len(),
+    };
+    SUMMED.put(what.datatype & abi.handle, found);
+    found
+}
+
+/// Has `work` combine elements with what it is given.
+fn combine(
+    what: What,
+    work: impl FnOnce(Combine<'_>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut code = 0;
+    let mut some = |from: &[u8], to: &mut [u8]| {
+        let count = (from.len() / what.size) as c_int;
+        let (from, to) = (from.as_ptr().cast(), to.as_mut_ptr().cast());
+        // SAFETY: both have this many elements, which are dense.
+        let answer = unsafe { pmpi::reduce_local(from, to, count, what.datatype, what.op) };
+        if answer != 0 {
+            code = answer;
+        }
+    };
+    work(&mut |from, to| {
+        if from.len() <= SHORT_SUM {
+            if let Some(add) = sum_of(what) {
+                return add(from, to);
+            }
+        }
+        if from.len() <= MOST {
+            return some(from, to);
+        }
+        let most = MOST / what.size * what.size;
+        for (from, to) in from.chunks(most).zip(to.chunks_mut(most)) {
+            some(from, to);
+        }
+    })?;
+    match code {
+        0 => Ok(()),
+        code => Err(Failure::Code(code)),
+    }
+}
+
+/// Has a team do a reduction of elements of `size` bytes: to a root, where `recv` is what it gets,
+/// or to all.
+fn reduce_in(
+    team: &mut Team,
+    (function, root): (Function, Option<c_int>),
+    own: Option<&[u8]>,
+    recv: Option<&mut [u8]>,
+    (size, combine): (usize, Combine<'_>),
+) -> Result<(), Failure> {
+    match (function, root, recv) {
+        (_, Some(root), recv) => team.reduce_bytes(own, recv, root as usize, size, combine)?,
+        (Function::Scan, _, Some(recv)) => team.scan_bytes(own, recv, size, combine)?,
+        (Function::Exscan, _, Some(recv)) => team.exscan_bytes(own, recv, size, combine)?,
+        (_, _, recv) => team.allreduce_bytes(own, recv.unwrap_or_default(), size, combine)?,
+    }
+    Ok(())
 }
 
 /// `MPI_Reduce`
@@ -181,6 +278,46 @@ pub unsafe fn exscan<N: Count>(reduction: Reduction<N>, comm: Word) -> Option<c_
     unsafe { combined(Function::Exscan, reduction, None, comm) }
 }
 
+/// Such a reduction like one before.
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[inline]
+unsafe fn combined_again<N: Count>(
+    function: Function,
+    key: &Option<Key>,
+    reduction: Reduction<N>,
+    root: Option<c_int>,
+) -> Option<Option<c_int>> {
+    let Reduction { send, recv, .. } = reduction;
+    let gets = |rank| root.is_none_or(|root| root as usize == rank);
+    let usual =
+        |rank, _| is_memory(send) && (!gets(rank) || is_memory(recv) && !is_same(send, recv));
+    repeated::run(key, usual, |team, bytes| {
+        let what = What {
+            datatype: reduction.datatype,
+            op: reduction.op,
+            size: bytes / reduction.count.elements().max(1),
+        };
+        // SAFETY: dense elements are their bytes, of which there are some; the caller's promise.
+        let (own, recv) = unsafe {
+            let own = std::slice::from_raw_parts(send.cast::<u8>(), bytes);
+            let all = || std::slice::from_raw_parts_mut(recv.cast::<u8>(), bytes);
+            (own, gets(team.rank()).then(all))
+        };
+        combine(what, |combine| {
+            reduce_in(
+                team,
+                (function, root),
+                Some(own),
+                recv,
+                (what.size, combine),
+            )
+        })
+    })
+}
+
 /// A reduction of as many elements as each rank contributes, which the root gets, or every rank.
 ///
 /// # Safety
@@ -193,8 +330,14 @@ unsafe fn combined<N: Count>(
     root: Option<c_int>,
     comm: Word,
 ) -> Option<c_int> {
-    let (mut found, mut gets) = (None, true);
     let (pair, op) = (reduction.pair(), Some(reduction.op));
+    let key = Key::of(function, comm, [pair; 2], (root.unwrap_or(0), reduction.op));
+    // SAFETY: the caller's promise.
+    let again = unsafe { combined_again(function, &key, reduction, root) };
+    if let Some(code) = again {
+        return code;
+    }
+    let (mut found, mut gets) = (None, true);
     let call = intercept_reduction(function, comm, pair, op, |abi| {
         if let Some(root) = root {
             gets = rank_of(abi, comm)? == plausible(abi, comm, root)?;
@@ -203,6 +346,11 @@ unsafe fn combined<N: Count>(
         Some(())
     })?;
     let (elements, same) = found?;
+    remember(
+        key,
+        &call,
+        [(&elements.kind, reduction.count.elements()); 2],
+    );
     Some(call.run(|call| {
         let (count, kind) = (reduction.count.elements(), &elements.kind);
         let mut packed = Scratch::default();
@@ -213,19 +361,20 @@ unsafe fn combined<N: Count>(
             Some(unsafe { outgoing(kind, reduction.send, count, &mut packed)? })
         };
         let work = |recv: Option<&mut [u8]>| {
-            elements.combine(|what, combine| {
-                let (group, size) = (&call.group, what.size);
-                match (function, root, recv) {
-                    (_, Some(root), recv) => {
-                        group.reduce(own, recv, root as usize, (what, combine))
-                    }
-                    (Function::Scan, _, Some(recv)) => {
-                        Ok(group.team().scan_bytes(own, recv, size, combine)?)
-                    }
-                    (Function::Exscan, _, Some(recv)) => {
-                        Ok(group.team().exscan_bytes(own, recv, size, combine)?)
-                    }
-                    (_, _, recv) => group.allreduce(own, recv.unwrap_or_default(), (what, combine)),
+            let what = elements.what();
+            combine(what, |combine| match (&call.group.nodes, root) {
+                (None, _) => {
+                    let mut team = call.group.team();
+                    let how = (what.size, combine);
+                    reduce_in(&mut team, (function, root), own, recv, how)
+                }
+                (Some(nodes), Some(root)) => {
+                    let mut team = call.group.team();
+                    nodes.reduce(&mut team, own, recv, root as usize, (what, combine))
+                }
+                (Some(nodes), None) => {
+                    let (mut team, recv) = (call.group.team(), recv.unwrap_or_default());
+                    nodes.allreduce(&mut team, own, recv, (what, combine))
                 }
             })
         };
@@ -257,9 +406,9 @@ unsafe fn scatter<C>(
         // SAFETY: the caller's promise.
         let all = unsafe { outgoing(&kind, from, total, &mut packed)? };
         let reduce = |recv: &mut [u8]| {
-            elements.combine(|what, combine| {
+            combine(elements.what(), |combine| {
                 let mut team = call.group.team();
-                Ok(team.reduce_scatter_bytes(all, recv, &lengths, what.size, combine)?)
+                Ok(team.reduce_scatter_bytes(all, recv, &lengths, elements.size(), combine)?)
             })
         };
         if in_place {

@@ -8,6 +8,7 @@ use std::ffi::c_int;
 use libcopy::scratch::Scratch;
 
 use crate::collectives::intercept::{intercept, plausible, rank_of};
+use crate::collectives::repeated::{self, Key, is_memory, remember};
 use crate::decide::active::{is_in_place, is_same};
 use crate::library::abi::Word;
 use crate::library::buffers::{Received, Sent};
@@ -22,6 +23,15 @@ use crate::types::buffer::{Kind, incoming, outgoing};
 ///
 /// As the MPI standard says.
 pub unsafe fn bcast<N: Count>(buffer: Received<N>, root: c_int, comm: Word) -> Option<c_int> {
+    let key = Key::of(Function::Bcast, comm, [buffer.pair(); 2], (root, 0));
+    let usual = |_, _| is_memory(buffer.base);
+    let again = repeated::run(&key, usual, |team, bytes| {
+        // SAFETY: dense elements are their bytes, of which there are some; the caller's promise.
+        Ok(team.bcast(unsafe { buffer.bytes(bytes) }, root as usize)?)
+    });
+    if let Some(code) = again {
+        return code;
+    }
     let mut kind = None;
     let call = intercept(Function::Bcast, comm, buffer.pair(), |abi| {
         plausible(abi, comm, root)?;
@@ -33,6 +43,7 @@ pub unsafe fn bcast<N: Count>(buffer: Received<N>, root: c_int, comm: Word) -> O
         Some(())
     })?;
     let (kind, count) = (kind?, buffer.count.elements());
+    remember(key, &call, [(&kind, count); 2]);
     Some(call.run(|call| {
         let root_rank = root as usize;
         if call.is_root(root) && !kind.is_dense() {
@@ -61,6 +72,28 @@ pub unsafe fn gather<N: Count>(
     root: c_int,
     comm: Word,
 ) -> Option<c_int> {
+    let key = Key::of(
+        Function::Gather,
+        comm,
+        [send.pair(), recv.pair()],
+        (root, 0),
+    );
+    let usual = |rank, bytes| {
+        let own = recv.base.wrapping_byte_add(rank * bytes);
+        let receives = is_memory(recv.base) && !is_same(send.base, own);
+        is_memory(send.base) && (root as usize != rank || receives)
+    };
+    let again = repeated::run(&key, usual, |team, bytes| {
+        // SAFETY: dense elements are their bytes, of which there are some; the caller's promise.
+        let (own, all) = unsafe {
+            let room = || recv.bytes(bytes * team.size());
+            (send.bytes(bytes), (root as usize == team.rank()).then(room))
+        };
+        Ok(team.gather(own, all, root as usize)?)
+    });
+    if let Some(code) = again {
+        return code;
+    }
     let (mut own, mut all) = (None, None);
     // A root that does not send from elsewhere says the number of bytes where it receives.
     let in_place = is_in_place(send.base);
@@ -85,6 +118,11 @@ pub unsafe fn gather<N: Count>(
         }
         Some(())
     })?;
+    let sides = [
+        (own.as_ref(), send.count.elements()),
+        (all.as_ref(), recv.count.elements()),
+    ];
+    remember(key, &call, sides);
     Some(call.run(|call| {
         let (root, mut packed) = (root as usize, Scratch::default());
         let Some(all) = all else {
@@ -131,6 +169,28 @@ pub unsafe fn scatter<N: Count>(
     root: c_int,
     comm: Word,
 ) -> Option<c_int> {
+    let key = Key::of(
+        Function::Scatter,
+        comm,
+        [recv.pair(), send.pair()],
+        (root, 0),
+    );
+    let usual = |rank, bytes| {
+        let own = send.base.wrapping_byte_add(rank * bytes);
+        let sends = is_memory(send.base) && !is_same(own, recv.base);
+        is_memory(recv.base) && (root as usize != rank || sends)
+    };
+    let again = repeated::run(&key, usual, |team, bytes| {
+        // SAFETY: dense elements are their bytes, of which there are some; the caller's promise.
+        let (all, own) = unsafe {
+            let all = || send.bytes(bytes * team.size());
+            ((root as usize == team.rank()).then(all), recv.bytes(bytes))
+        };
+        Ok(team.scatter(all, own, root as usize)?)
+    });
+    if let Some(code) = again {
+        return code;
+    }
     let (mut all, mut own) = (None, None);
     let in_place = is_in_place(recv.base);
     let one = if in_place { send.pair() } else { recv.pair() };
@@ -154,6 +214,11 @@ pub unsafe fn scatter<N: Count>(
         }
         Some(())
     })?;
+    let sides = [
+        (own.as_ref(), recv.count.elements()),
+        (all.as_ref(), send.count.elements()),
+    ];
+    remember(key, &call, sides);
     Some(call.run(|call| {
         let root = root as usize;
         let mut packed;
@@ -198,6 +263,24 @@ pub unsafe fn scatter<N: Count>(
 ///
 /// As the MPI standard says.
 pub unsafe fn allgather<N: Count>(send: Sent<N>, recv: Received<N>, comm: Word) -> Option<c_int> {
+    let key = Key::of(
+        Function::Allgather,
+        comm,
+        [send.pair(), recv.pair()],
+        (0, 0),
+    );
+    let usual = |rank: usize, bytes: usize| {
+        let are_memory = is_memory(send.base) && is_memory(recv.base);
+        are_memory && !is_same(send.base, recv.base.wrapping_byte_add(rank * bytes))
+    };
+    let again = repeated::run(&key, usual, |team, bytes| {
+        // SAFETY: dense elements are their bytes, of which there are some; the caller's promise.
+        let (own, all) = unsafe { (send.bytes(bytes), recv.bytes(bytes * team.size())) };
+        Ok(team.allgather(own, all)?)
+    });
+    if let Some(code) = again {
+        return code;
+    }
     let (mut own, mut all) = (None, None);
     let call = intercept(Function::Allgather, comm, recv.pair(), |abi| {
         all = Some(Kind::of_elements(abi, (recv.datatype, recv.count), comm)?);
@@ -218,6 +301,11 @@ pub unsafe fn allgather<N: Count>(send: Sent<N>, recv: Received<N>, comm: Word) 
         }
         Some(())
     })?;
+    let sides = [
+        (own.as_ref(), send.count.elements()),
+        (all.as_ref(), recv.count.elements()),
+    ];
+    remember(key, &call, sides);
     let all = all?;
     Some(call.run(|call| {
         if let Some(kind) = &own {
@@ -251,6 +339,24 @@ pub unsafe fn allgather<N: Count>(send: Sent<N>, recv: Received<N>, comm: Word) 
 ///
 /// As the MPI standard says.
 pub unsafe fn alltoall<N: Count>(send: Sent<N>, recv: Received<N>, comm: Word) -> Option<c_int> {
+    let key = Key::of(Function::Alltoall, comm, [send.pair(), recv.pair()], (0, 0));
+    let usual = |_, _| {
+        let are_memory = is_memory(send.base) && is_memory(recv.base);
+        are_memory && !is_same(send.base, recv.base)
+    };
+    let again = repeated::run(&key, usual, |team, bytes| {
+        // SAFETY: dense elements are their bytes, of which there are some; the caller's promise.
+        let (own, all) = unsafe {
+            (
+                send.bytes(bytes * team.size()),
+                recv.bytes(bytes * team.size()),
+            )
+        };
+        Ok(team.alltoall(own, all)?)
+    });
+    if let Some(code) = again {
+        return code;
+    }
     let (mut own, mut all) = (None, None);
     let call = intercept(Function::Alltoall, comm, recv.pair(), |abi| {
         all = Some(Kind::of_elements(abi, (recv.datatype, recv.count), comm)?);
@@ -268,6 +374,11 @@ pub unsafe fn alltoall<N: Count>(send: Sent<N>, recv: Received<N>, comm: Word) -
         }
         Some(())
     })?;
+    let sides = [
+        (own.as_ref(), send.count.elements()),
+        (all.as_ref(), recv.count.elements()),
+    ];
+    remember(key, &call, sides);
     let all = all?;
     Some(call.run(|call| {
         if let Some(kind) = &own {

@@ -297,10 +297,15 @@ impl Comm {
         }
     }
 
+    /// The team, if it was made.
+    #[inline]
+    pub fn own_group(&self) -> Option<&Arc<Group>> {
+        self.group.get()?.as_deref().ok()
+    }
+
     /// The team, if it was made and the ranks are on several nodes: all ranks find the same.
     pub fn across_nodes(&self) -> Option<&Arc<Group>> {
-        let group = self.group.get()?.as_deref().ok()?;
-        group.nodes.is_some().then_some(group)
+        self.own_group().filter(|group| group.nodes.is_some())
     }
 
     /// Who the ranks of an intracommunicator are; `None` if the library does not say.
@@ -377,7 +382,12 @@ pub struct Held(Arc<Comm>);
 impl Held {
     /// `None` if it has none.
     pub fn of(known: Arc<Comm>) -> Option<Held> {
-        matches!(known.group.get(), Some(Ok(_))).then_some(Held(known))
+        known.own_group().is_some().then_some(Held(known))
+    }
+
+    /// What is known of the communicator.
+    pub fn known(&self) -> &Comm {
+        &self.0
     }
 }
 

@@ -6,7 +6,6 @@
 use libcopy::Parts;
 
 use crate::comm::group::Group;
-use crate::comm::hierarchy::{Combine, What};
 use crate::library::buffers::Division;
 use crate::library::failure::Failure;
 
@@ -147,35 +146,5 @@ impl Group {
             (None, None) => team.allgatherv_in_place(recv, parts)?,
         }
         Ok(())
-    }
-
-    /// Combines everybody's elements at the root, which alone has room for them; without elements
-    /// of its own, they are in place already.
-    pub fn reduce(
-        &self,
-        own: Option<&[u8]>,
-        recv: Option<&mut [u8]>,
-        root: usize,
-        (what, combine): (What, Combine<'_>),
-    ) -> Result<(), Failure> {
-        let mut team = self.team();
-        match &self.nodes {
-            None => Ok(team.reduce_bytes(own, recv, root, what.size, combine)?),
-            Some(nodes) => nodes.reduce(&mut team, own, recv, root, (what, combine)),
-        }
-    }
-
-    /// Combines everybody's elements everywhere; without elements of our own, they are in place.
-    pub fn allreduce(
-        &self,
-        own: Option<&[u8]>,
-        recv: &mut [u8],
-        (what, combine): (What, Combine<'_>),
-    ) -> Result<(), Failure> {
-        let mut team = self.team();
-        match &self.nodes {
-            None => Ok(team.allreduce_bytes(own, recv, what.size, combine)?),
-            Some(nodes) => nodes.allreduce(&mut team, own, recv, (what, combine)),
-        }
     }
 }

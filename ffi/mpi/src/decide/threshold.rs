@@ -68,9 +68,9 @@ pub fn least(function: Function) -> u64 {
     LEAST[function as usize].load(Ordering::Relaxed)
 }
 
-/// Whether a buffer may be `MPI_IN_PLACE`.
+/// Whether a buffer may be `MPI_IN_PLACE`, or is `MPI_BOTTOM`.
 #[inline(always)]
-fn is_special<T>(buffer: *const T) -> bool {
+pub fn is_special<T>(buffer: *const T) -> bool {
     // 1 or -1.
     (buffer as usize).wrapping_add(1) <= 2
 }

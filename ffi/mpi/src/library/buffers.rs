@@ -30,6 +30,30 @@ impl<A, N: Count> Buffer<A, N> {
     }
 }
 
+impl<N> Sent<N> {
+    /// The first bytes.
+    ///
+    /// # Safety
+    ///
+    /// There are so many, and they stay as they are for `'a`.
+    pub unsafe fn bytes<'a>(&self, bytes: usize) -> &'a [u8] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.base.cast(), bytes) }
+    }
+}
+
+impl<N> Received<N> {
+    /// The first bytes.
+    ///
+    /// # Safety
+    ///
+    /// There are so many, and nobody else uses them for `'a`.
+    pub unsafe fn bytes<'a>(&self, bytes: usize) -> &'a mut [u8] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.base.cast(), bytes) }
+    }
+}
+
 /// A part of one type for each rank or neighbour: `counts` elements, `places` in elements.
 #[derive(Clone, Copy)]
 pub struct BufferV<A, N: Count> {

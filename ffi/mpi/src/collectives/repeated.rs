@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Calls like one before: the same function on the same communicator, with as many elements of the
+//! same predefined datatypes and the same operation. What was found out about the first holds for
+//! all of them, so only what may have changed since is asked again: whether the communicator is
+//! still the same, and whether the governor lets the call pass. Of a short call the other questions
+//! take longer than the bytes.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+use libcopy::Team;
+use libcopy::policy::governor::Decision;
+
+use crate::collectives::intercept::{Call, failed};
+use crate::comm::communicator::{self, Comm};
+use crate::decide::active::{active, is_meeting_wanted};
+use crate::decide::classes::power;
+use crate::decide::threshold;
+use crate::library::abi::Word;
+use crate::library::failure::Failure;
+use crate::library::stats::{self, Function, Outcome};
+use crate::types::buffer::Kind;
+
+/// What calls that are alike have in common. Handles have nothing in the bits that are no handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    function: Function,
+    root: c_int,
+    comm: Word,
+    op: Word,
+    /// Elements and datatypes of both sides; a function with one side has it twice.
+    sides: [(usize, Word); 2],
+}
+
+impl Key {
+    /// `None` if a side has no number of elements. Without a root or an operation, that is zero.
+    #[inline]
+    pub fn of(
+        function: Function,
+        comm: Word,
+        sides: [(Option<usize>, Word); 2],
+        (root, op): (c_int, Word),
+    ) -> Option<Key> {
+        let handle = threshold::handle_bits();
+        let [first, second] = sides;
+        Some(Key {
+            function,
+            root,
+            comm: comm & handle,
+            op: op & handle,
+            sides: [(first.0?, first.1 & handle), (second.0?, second.1 & handle)],
+        })
+    }
+
+    /// Where a call is remembered.
+    #[inline]
+    fn place(&self) -> usize {
+        let [(first, datatype), (second, _)] = self.sides;
+        let word = self.comm ^ datatype.rotate_left(20) ^ first.rotate_left(40);
+        let word = word ^ second.rotate_left(50) ^ (self.function as usize) << 32;
+        let word = word ^ (self.root as usize) << 24;
+        word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - PLACES.ilog2())
+    }
+}
+
+/// Calls that a thread remembers.
+const PLACES: usize = 64;
+
+/// What was found out about a call.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    key: Option<Key>,
+    /// The communicator is what it was as long as its handle has this generation.
+    generation: u64,
+    known: *const Comm,
+    bytes: usize,
+    power: u32,
+    /// Whether the governor has to let it pass.
+    is_governed: bool,
+}
+
+thread_local! {
+    static REMEMBERED: [Cell<Found>; PLACES] = const {
+        [const {
+            Cell::new(Found {
+                key: None,
+                generation: 0,
+                known: ptr::null(),
+                bytes: 0,
+                power: 0,
+                is_governed: true,
+            })
+        }; PLACES]
+    };
+}
+
+/// Remembers a call that is intercepted, if its elements are of predefined datatypes and dense, and
+/// as many bytes on each side. One that uses the first side in place is none, and a rank may have
+/// no second side.
+pub fn remember<'a, K: Into<Option<&'a Kind>>>(
+    key: Option<Key>,
+    call: &Call,
+    sides: [(K, usize); 2],
+) {
+    let is_plain = |(kind, count): (&Kind, usize)| {
+        kind.is_named() && kind.is_dense() && kind.bytes_of(count) == Some(call.bytes)
+    };
+    let [first, second] = sides.map(|(kind, count)| Some((kind.into()?, count)));
+    let is_plain = first.is_some_and(is_plain) && second.is_none_or(is_plain);
+    let Some(key) = key.filter(|_| call.bytes > 0 && is_plain) else {
+        return;
+    };
+    // Across nodes there is more to ask, and less to gain.
+    if call.group.nodes.is_some() {
+        return;
+    }
+    let known = call.group.known();
+    let found = Found {
+        key: Some(key),
+        generation: communicator::generation(key.comm),
+        known,
+        bytes: call.bytes,
+        power: power(call.bytes as u64),
+        is_governed: call.is_governed,
+    };
+    REMEMBERED.with(|all| all[key.place()].set(found));
+}
+
+/// Whether a buffer is where its bytes are, and none that MPI gives a meaning of its own.
+#[inline]
+pub fn is_memory<T>(buffer: *const T) -> bool {
+    !threshold::is_special(buffer)
+}
+
+/// Does a call if one like it was intercepted before, whose bytes `work` is given; `usual` says
+/// whether the buffers are no special ones, for a rank. The call's code, or `None` in its place
+/// if it is to be forwarded. Nothing if no call like it is known.
+#[inline]
+pub fn run(
+    key: &Option<Key>,
+    usual: impl FnOnce(usize, usize) -> bool,
+    work: impl FnOnce(&mut Team, usize) -> Result<(), Failure>,
+) -> Option<Option<c_int>> {
+    let key = key.as_ref()?;
+    let found = REMEMBERED.with(|all| all[key.place()].get());
+    let is_known = found.key.as_ref() == Some(key)
+        && found.generation == communicator::generation(key.comm)
+        && !is_meeting_wanted();
+    if !is_known {
+        return None;
+    }
+    // SAFETY: the registry holds what we know of a communicator until the communicator goes, which
+    // begins with another generation. Nobody may free one that another thread is using (MPI 4.1,
+    // section 11.6.2).
+    let known = unsafe { &*found.known };
+    let group = known.own_group()?;
+    if (key.root as usize) >= group.size || !usual(group.rank, found.bytes) {
+        return None;
+    }
+    let ahead = &known.classes.ahead;
+    if found.is_governed && !ahead.take(key.function, found.power, Decision::Intercept) {
+        return None;
+    }
+    let Some(number) = group.next_call() else {
+        stats::count(key.function, Outcome::BrokenTeam, 0);
+        return Some(None);
+    };
+    let done = catch_unwind(AssertUnwindSafe(|| work(&mut group.team(), found.bytes)));
+    if let Ok(Ok(())) = done {
+        stats::count(key.function, Outcome::Intercepted, found.bytes as u64);
+        return Some(Some(0));
+    }
+    let group = (&**group, number);
+    let failed = |abi| failed((abi, key.comm), key.function, group, done);
+    Some(active().map(failed))
+}
