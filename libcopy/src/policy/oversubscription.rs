@@ -48,6 +48,24 @@ impl Oversubscription {
         let processors: u32 = union.iter().map(|word| word.count_ones()).sum();
         Self::of(sharers, processors as usize)
     }
+
+    /// Whether no process has to share a processor if each is as much on any of those that it may
+    /// run on. Each is a mask of these.
+    pub fn has_room(all: impl IntoIterator<Item = [u64; CPU_WORDS]>) -> bool {
+        const ALL: u64 = 1 << 32;
+        let mut loads = vec![0u64; 64 * CPU_WORDS];
+        for mask in all {
+            let processors: u32 = mask.iter().map(|word| word.count_ones()).sum();
+            if processors == 0 {
+                return false;
+            }
+            let bits = loads.iter_mut().enumerate();
+            for (_, load) in bits.filter(|(bit, _)| mask[bit / 64] >> (bit % 64) & 1 == 1) {
+                *load += ALL / u64::from(processors);
+            }
+        }
+        loads.into_iter().all(|load| load <= ALL)
+    }
 }
 
 #[cfg(test)]
@@ -73,5 +91,20 @@ mod tests {
         assert_eq!(among(&[0b1111; 4]), Oversubscription::None);
         assert_eq!(among(&[0b1, 0b10, 0b100]), Oversubscription::None);
         assert_eq!(among(&[0b1, 0b1, 0b10, 0b10]), Oversubscription::Moderate);
+    }
+
+    #[test]
+    fn there_is_room_for_processes_of_which_none_has_to_share() {
+        let has_room = |masks: &[u64]| {
+            let masks = masks.iter().map(|low| {
+                let mut mask = [0; CPU_WORDS];
+                mask[CPU_WORDS - 1] = *low;
+                mask
+            });
+            Oversubscription::has_room(masks)
+        };
+        assert!(has_room(&[0b11; 2]) && !has_room(&[0b11; 3]));
+        assert!(has_room(&[0b111; 3]) && has_room(&[0b1, 0b10, 0b100, 0b11_1000]));
+        assert!(!has_room(&[0b1, 0b10, 0b10]) && !has_room(&[0b1, 0]));
     }
 }

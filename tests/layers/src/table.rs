@@ -363,6 +363,7 @@ pub const TABLE: &[Layers] = &[
             < rdma/meet
             < rdma
             < collectives/governor collectives/nonblocking/meet collectives/small_calls
+            < collectives/repeated
             < collectives/intercept
             < collectives/regular collectives/reductions collectives/irregular collectives/neighbours collectives/barrier
             < collectives/nonblocking

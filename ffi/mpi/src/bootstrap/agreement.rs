@@ -138,7 +138,8 @@ pub fn meet(rank: c_int, size: usize, offer: Offer, idle: impl FnMut()) -> Optio
             let (ranks, pids): (Vec<c_int>, Vec<i32>) = members.iter().map(say).unzip();
             let me = members.iter().position(|slot| *slot == own.slot)?;
             let masks = members.iter().map(|slot| slots[*slot].cpus());
-            let oversubscription = Oversubscription::among(slots[own.slot].cpus(), masks);
+            let oversubscription = Oversubscription::among(slots[own.slot].cpus(), masks.clone());
+            let shares_processors = !Oversubscription::has_room(masks);
             Some(Meeting {
                 world: World {
                     ranks,
@@ -148,6 +149,7 @@ pub fn meet(rank: c_int, size: usize, offer: Offer, idle: impl FnMut()) -> Optio
                     features: 0,
                     everywhere: false,
                     oversubscription,
+                    shares_processors,
                     table: None,
                 },
                 own,

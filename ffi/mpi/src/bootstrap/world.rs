@@ -42,6 +42,8 @@ pub struct World {
     /// How the ranks of this machine that share processors with this one, of whatever
     /// communicators, and these processors go together: as it was in `MPI_Init`.
     pub oversubscription: Oversubscription,
+    /// Whether any rank of this machine may have to share a processor: all of them find the same.
+    pub shares_processors: bool,
     /// The table, once its features are agreed on.
     pub(super) table: Option<Shared>,
 }
@@ -106,6 +108,12 @@ pub fn world() -> Option<&'static World> {
 /// have agreed.
 pub fn shared() -> Oversubscription {
     world().map_or(Oversubscription::None, |world| world.oversubscription)
+}
+
+/// How ranks and processors go together in each communicator, as far as all of its ranks know that.
+pub fn known() -> Option<Oversubscription> {
+    let world = world().filter(|world| world.is_whole() && !world.shares_processors);
+    world.map(|_| Oversubscription::None)
 }
 
 /// What became of it, for the report.

@@ -43,9 +43,15 @@ static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
 /// A call that is being measured.
 struct Pending {
     known: Arc<Comm>,
-    /// For what; without a trial, for a team that its communicator may have.
-    trial: Option<Trial>,
+    what: What,
     started: Instant,
+}
+
+/// What a call is measured for.
+enum What {
+    Trial(Trial),
+    /// A team that its communicator may have; it stands for so many calls.
+    Team(u32),
 }
 
 /// A call of a trial.
@@ -81,9 +87,9 @@ pub fn failed() {
 impl Pending {
     fn end(self) {
         let time = self.started.elapsed();
-        let Some(trial) = self.trial else {
-            self.known.has_waited(time);
-            return;
+        let trial = match self.what {
+            What::Trial(trial) => trial,
+            What::Team(calls) => return self.known.has_waited(time * calls),
         };
         let time = time.as_nanos() as u64;
         let mut all = self.known.classes.lock();
@@ -100,13 +106,16 @@ impl Pending {
     }
 }
 
-/// The call is forwarded because its communicator has no team yet: measures what that takes.
-pub fn measure_waiting(known: &Arc<Comm>) {
-    PENDING.set(Some(Pending {
-        known: known.clone(),
-        trial: None,
-        started: Instant::now(),
-    }));
+/// The call is forwarded because its communicator has no team yet: measures what that takes, or
+/// leaves that to others.
+pub fn measure_waiting(known: &Comm) {
+    if let Some(calls) = known.timed_calls() {
+        PENDING.set(Some(Pending {
+            known: known.held(),
+            what: What::Team(calls),
+            started: Instant::now(),
+        }));
+    }
 }
 
 /// Whether blocking calls of a communicator are the governor's to decide about.
@@ -174,7 +183,7 @@ pub fn decide(
     if let Some(Next::Sample(_, Some(slot))) = next {
         PENDING.set(Some(Pending {
             known: known.clone(),
-            trial: Some(Trial {
+            what: What::Trial(Trial {
                 class: index,
                 slot,
                 bytes: exact.then_some(bytes),

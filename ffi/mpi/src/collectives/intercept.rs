@@ -12,7 +12,8 @@ use libcopy::policy::governor::Decision;
 
 use crate::bootstrap;
 use crate::bootstrap::own_collectives::allgather;
-use crate::collectives::{governor, nonblocking};
+use crate::collectives::repeated::{Key, Way, failed};
+use crate::collectives::{governor, nonblocking, repeated};
 use crate::comm::communicator;
 use crate::comm::communicator::{Comm, Held};
 use crate::comm::group::Group;
@@ -25,7 +26,7 @@ use crate::library::abi::{Abi, Word, complain};
 use crate::library::count::Count;
 use crate::library::failure::Failure;
 use crate::library::stats::{Across, Function, Outcome};
-use crate::library::{errors, pmpi, stats};
+use crate::library::{pmpi, stats};
 use crate::types::buffer::Kind;
 use crate::types::type_size;
 
@@ -51,9 +52,10 @@ pub fn intercept(
     function: Function,
     comm: Word,
     pair: (Option<usize>, Word),
+    key: &Option<Key>,
     kinds: impl FnOnce(&'static Abi) -> Option<()>,
 ) -> Option<Call> {
-    intercept_reduction(function, comm, pair, None, kinds)
+    intercept_reduction(function, comm, pair, (None, key), kinds)
 }
 
 /// Decides whether a call that combines the elements with `op`, if there is one, is intercepted;
@@ -63,7 +65,7 @@ pub fn intercept_reduction(
     function: Function,
     comm: Word,
     (count, datatype): (Option<usize>, Word),
-    op: Option<Word>,
+    (op, key): (Option<Word>, &Option<Key>),
     kinds: impl FnOnce(&'static Abi) -> Option<()>,
 ) -> Option<Call> {
     let Some(abi) = active() else {
@@ -90,10 +92,9 @@ pub fn intercept_reduction(
         stats::count(function, prior.why_not(), 0);
         return None;
     }
-    counted(function, || {
-        let known = communicator::of(abi, comm)?;
+    // Before the datatypes are looked at, which costs more.
+    let look = |known: &Comm| {
         let order = Order::of(abi, known.size, datatype, op);
-        // Before the datatypes are looked at, which costs more.
         let is_forwarded = match order {
             Order::Free => known.classes.rests_forwarding(function, bytes as u64),
             Order::Fixed => !prior.is_under(known.known_oversubscription(), order),
@@ -102,10 +103,21 @@ pub fn intercept_reduction(
             return Err(Outcome::NoGain);
         }
         let may_be_ours = order == Order::Free && op.is_none_or(|op| abi.is_predefined(op));
-        if may_be_ours && known.stays_without_group(function.moves(prior.bytes, known.size))? {
-            governor::measure_waiting(&known);
+        if !may_be_ours {
+            return Ok(order);
+        }
+        let moved = function.moves(prior.bytes, known.size);
+        if known.stays_without_group(moved)? {
+            governor::measure_waiting(known);
+            repeated::remember(*key, known, Way::Waits(moved));
             return Err(Outcome::NotYet);
         }
+        Ok(order)
+    };
+    counted(function, || {
+        let looked = communicator::with_last(comm, || abi.handle, look).transpose()?;
+        let known = communicator::of(abi, comm)?;
+        let order = looked.map_or_else(|| look(&known), Ok)?;
         kinds(abi).ok_or(Outcome::Arguments)?;
         let number = admit(function, abi, comm, &known, (prior, true, order))?;
         let is_governed = order == Order::Free && governor::rules(&known);
@@ -419,6 +431,29 @@ impl Call {
         })
     }
 
+    /// Has calls like it go the same way, if its elements are of predefined datatypes and dense, and
+    /// as many bytes on each side. One that uses the first side in place is none, and a rank may
+    /// have no second side.
+    pub fn remember<'a, K: Into<Option<&'a Kind>>>(
+        &self,
+        key: Option<Key>,
+        sides: [(K, usize); 2],
+    ) {
+        let is_plain = |(kind, count): (&Kind, usize)| {
+            kind.is_named() && kind.is_dense() && kind.bytes_of(count) == Some(self.bytes)
+        };
+        let [first, second] = sides.map(|(kind, count)| Some((kind.into()?, count)));
+        let is_plain = first.is_some_and(is_plain) && second.is_none_or(is_plain);
+        // Across nodes there is more to ask, and less to gain.
+        if self.bytes > 0 && is_plain && self.group.nodes.is_none() {
+            let way = Way::Intercepted {
+                bytes: self.bytes,
+                is_governed: self.is_governed,
+            };
+            repeated::remember(key, self.group.known(), way);
+        }
+    }
+
     /// Does it; errors go to the communicator's error handler.
     pub fn run(self, work: impl FnOnce(&Call) -> Result<(), Failure>) -> c_int {
         let done = catch_unwind(AssertUnwindSafe(|| work(&self)));
@@ -481,33 +516,6 @@ impl Call {
     pub fn is_root(&self, root: c_int) -> bool {
         usize::try_from(root) == Ok(self.group.rank)
     }
-}
-
-/// The code of a call with this number in a group, which has failed: the communicator's error
-/// handler has heard of it.
-#[cold]
-pub fn failed(
-    (abi, comm): (&Abi, Word),
-    function: Function,
-    (group, number): (&Group, u64),
-    done: std::thread::Result<Result<(), Failure>>,
-) -> c_int {
-    let code = match done {
-        Ok(Ok(())) => 0,
-        Ok(Err(Failure::Team(error))) => {
-            let text = format!("{}: {}", function.name(), error.report());
-            complain(&text);
-            match error {
-                libcopy::Error::Mismatch { .. } => abi.truncate,
-                _ => errors::failure(abi, &text),
-            }
-        }
-        Ok(Err(Failure::Code(code))) => code,
-        Err(_) => abi.error,
-    };
-    governor::failed();
-    group.failed(number);
-    errors::raise(comm, code)
 }
 
 /// Whether elements are as many bytes as those of the other side; a word about it if not.

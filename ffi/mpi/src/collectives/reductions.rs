@@ -14,7 +14,7 @@ use libcopy::datatype::Class;
 use libcopy::scratch::Scratch;
 
 use crate::collectives::intercept::{Call, intercept_reduction, plausible, rank_of};
-use crate::collectives::repeated::{self, Key, is_memory, remember};
+use crate::collectives::repeated::{self, Key, is_memory};
 use crate::comm::communicator;
 use crate::comm::hierarchy::{Combine, What};
 use crate::decide::active::{active, is_in_place, is_same};
@@ -338,7 +338,7 @@ unsafe fn combined<N: Count>(
         return code;
     }
     let (mut found, mut gets) = (None, true);
-    let call = intercept_reduction(function, comm, pair, op, |abi| {
+    let call = intercept_reduction(function, comm, pair, (op, &key), |abi| {
         if let Some(root) = root {
             gets = rank_of(abi, comm)? == plausible(abi, comm, root)?;
         }
@@ -346,11 +346,7 @@ unsafe fn combined<N: Count>(
         Some(())
     })?;
     let (elements, same) = found?;
-    remember(
-        key,
-        &call,
-        [(&elements.kind, reduction.count.elements()); 2],
-    );
+    call.remember(key, [(&elements.kind, reduction.count.elements()); 2]);
     Some(call.run(|call| {
         let (count, kind) = (reduction.count.elements(), &elements.kind);
         let mut packed = Scratch::default();
@@ -441,7 +437,7 @@ pub unsafe fn reduce_scatter<N: Count>(
     });
     let (function, pair) = (Function::ReduceScatter, (total, reduction.datatype));
     let mut elements = None;
-    let call = intercept_reduction(function, comm, pair, Some(reduction.op), |abi| {
+    let call = intercept_reduction(function, comm, pair, (Some(reduction.op), &None), |abi| {
         elements = Some(Elements::between(abi, function, (reduction, true), comm)?);
         Some(())
     })?;
@@ -472,7 +468,7 @@ unsafe fn numbers<N: Count>(counts: *const N, comm: Word) -> Option<Vec<usize>> 
 pub unsafe fn reduce_scatter_block<N: Count>(reduction: Reduction<N>, comm: Word) -> Option<c_int> {
     let (function, pair) = (Function::ReduceScatterBlock, reduction.pair());
     let mut elements = None;
-    let call = intercept_reduction(function, comm, pair, Some(reduction.op), |abi| {
+    let call = intercept_reduction(function, comm, pair, (Some(reduction.op), &None), |abi| {
         elements = Some(Elements::between(abi, function, (reduction, true), comm)?);
         Some(())
     })?;

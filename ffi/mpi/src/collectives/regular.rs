@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use libcopy::scratch::Scratch;
 
 use crate::collectives::intercept::{intercept, plausible, rank_of};
-use crate::collectives::repeated::{self, Key, is_memory, remember};
+use crate::collectives::repeated::{self, Key, is_memory};
 use crate::decide::active::{is_in_place, is_same};
 use crate::library::abi::Word;
 use crate::library::buffers::{Received, Sent};
@@ -33,7 +33,7 @@ pub unsafe fn bcast<N: Count>(buffer: Received<N>, root: c_int, comm: Word) -> O
         return code;
     }
     let mut kind = None;
-    let call = intercept(Function::Bcast, comm, buffer.pair(), |abi| {
+    let call = intercept(Function::Bcast, comm, buffer.pair(), &key, |abi| {
         plausible(abi, comm, root)?;
         kind = Some(Kind::of_elements(
             abi,
@@ -43,7 +43,7 @@ pub unsafe fn bcast<N: Count>(buffer: Received<N>, root: c_int, comm: Word) -> O
         Some(())
     })?;
     let (kind, count) = (kind?, buffer.count.elements());
-    remember(key, &call, [(&kind, count); 2]);
+    call.remember(key, [(&kind, count); 2]);
     Some(call.run(|call| {
         let root_rank = root as usize;
         if call.is_root(root) && !kind.is_dense() {
@@ -98,7 +98,7 @@ pub unsafe fn gather<N: Count>(
     // A root that does not send from elsewhere says the number of bytes where it receives.
     let in_place = is_in_place(send.base);
     let one = if in_place { recv.pair() } else { send.pair() };
-    let call = intercept(Function::Gather, comm, one, |abi| {
+    let call = intercept(Function::Gather, comm, one, &key, |abi| {
         let (rank, root) = (rank_of(abi, comm)?, plausible(abi, comm, root)?);
         if !in_place {
             own = Some(Kind::of_elements(abi, (send.datatype, send.count), comm)?);
@@ -122,7 +122,7 @@ pub unsafe fn gather<N: Count>(
         (own.as_ref(), send.count.elements()),
         (all.as_ref(), recv.count.elements()),
     ];
-    remember(key, &call, sides);
+    call.remember(key, sides);
     Some(call.run(|call| {
         let (root, mut packed) = (root as usize, Scratch::default());
         let Some(all) = all else {
@@ -194,7 +194,7 @@ pub unsafe fn scatter<N: Count>(
     let (mut all, mut own) = (None, None);
     let in_place = is_in_place(recv.base);
     let one = if in_place { send.pair() } else { recv.pair() };
-    let call = intercept(Function::Scatter, comm, one, |abi| {
+    let call = intercept(Function::Scatter, comm, one, &key, |abi| {
         let (rank, root) = (rank_of(abi, comm)?, plausible(abi, comm, root)?);
         if !in_place {
             own = Some(Kind::of_elements(abi, (recv.datatype, recv.count), comm)?);
@@ -218,7 +218,7 @@ pub unsafe fn scatter<N: Count>(
         (own.as_ref(), recv.count.elements()),
         (all.as_ref(), send.count.elements()),
     ];
-    remember(key, &call, sides);
+    call.remember(key, sides);
     Some(call.run(|call| {
         let root = root as usize;
         let mut packed;
@@ -282,7 +282,7 @@ pub unsafe fn allgather<N: Count>(send: Sent<N>, recv: Received<N>, comm: Word) 
         return code;
     }
     let (mut own, mut all) = (None, None);
-    let call = intercept(Function::Allgather, comm, recv.pair(), |abi| {
+    let call = intercept(Function::Allgather, comm, recv.pair(), &key, |abi| {
         all = Some(Kind::of_elements(abi, (recv.datatype, recv.count), comm)?);
         if !is_in_place(send.base) {
             send.count.number()?;
@@ -305,7 +305,7 @@ pub unsafe fn allgather<N: Count>(send: Sent<N>, recv: Received<N>, comm: Word) 
         (own.as_ref(), send.count.elements()),
         (all.as_ref(), recv.count.elements()),
     ];
-    remember(key, &call, sides);
+    call.remember(key, sides);
     let all = all?;
     Some(call.run(|call| {
         if let Some(kind) = &own {
@@ -358,7 +358,7 @@ pub unsafe fn alltoall<N: Count>(send: Sent<N>, recv: Received<N>, comm: Word) -
         return code;
     }
     let (mut own, mut all) = (None, None);
-    let call = intercept(Function::Alltoall, comm, recv.pair(), |abi| {
+    let call = intercept(Function::Alltoall, comm, recv.pair(), &key, |abi| {
         all = Some(Kind::of_elements(abi, (recv.datatype, recv.count), comm)?);
         if !is_in_place(send.base) {
             send.count.number()?;
@@ -378,7 +378,7 @@ pub unsafe fn alltoall<N: Count>(send: Sent<N>, recv: Received<N>, comm: Word) -
         (own.as_ref(), send.count.elements()),
         (all.as_ref(), recv.count.elements()),
     ];
-    remember(key, &call, sides);
+    call.remember(key, sides);
     let all = all?;
     Some(call.run(|call| {
         if let Some(kind) = &own {

@@ -14,15 +14,16 @@ use std::ptr;
 use libcopy::Team;
 use libcopy::policy::governor::Decision;
 
-use crate::collectives::intercept::{Call, failed};
+use crate::collectives::governor;
 use crate::comm::communicator::{self, Comm};
+use crate::comm::group::Group;
 use crate::decide::active::{active, is_meeting_wanted};
 use crate::decide::classes::power;
 use crate::decide::threshold;
-use crate::library::abi::Word;
+use crate::library::abi::{Abi, Word, complain};
+use crate::library::errors;
 use crate::library::failure::Failure;
 use crate::library::stats::{self, Function, Outcome};
-use crate::types::buffer::Kind;
 
 /// What calls that are alike have in common. Handles have nothing in the bits that are no handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +70,15 @@ impl Key {
 /// Calls that a thread remembers.
 const PLACES: usize = 64;
 
+/// What becomes of calls that are alike.
+#[derive(Clone, Copy, Debug)]
+pub enum Way {
+    /// They are intercepted, unless the governor has one forwarded, if it decides about them.
+    Intercepted { bytes: usize, is_governed: bool },
+    /// They are forwarded until their communicator has a team. Each moves so many bytes.
+    Waits(u64),
+}
+
 /// What was found out about a call.
 #[derive(Clone, Copy, Debug)]
 struct Found {
@@ -76,10 +86,7 @@ struct Found {
     /// The communicator is what it was as long as its handle has this generation.
     generation: u64,
     known: *const Comm,
-    bytes: usize,
-    power: u32,
-    /// Whether the governor has to let it pass.
-    is_governed: bool,
+    way: Way,
 }
 
 thread_local! {
@@ -89,44 +96,23 @@ thread_local! {
                 key: None,
                 generation: 0,
                 known: ptr::null(),
-                bytes: 0,
-                power: 0,
-                is_governed: true,
+                way: Way::Waits(0),
             })
         }; PLACES]
     };
 }
 
-/// Remembers a call that is intercepted, if its elements are of predefined datatypes and dense, and
-/// as many bytes on each side. One that uses the first side in place is none, and a rank may have
-/// no second side.
-pub fn remember<'a, K: Into<Option<&'a Kind>>>(
-    key: Option<Key>,
-    call: &Call,
-    sides: [(K, usize); 2],
-) {
-    let is_plain = |(kind, count): (&Kind, usize)| {
-        kind.is_named() && kind.is_dense() && kind.bytes_of(count) == Some(call.bytes)
-    };
-    let [first, second] = sides.map(|(kind, count)| Some((kind.into()?, count)));
-    let is_plain = first.is_some_and(is_plain) && second.is_none_or(is_plain);
-    let Some(key) = key.filter(|_| call.bytes > 0 && is_plain) else {
-        return;
-    };
-    // Across nodes there is more to ask, and less to gain.
-    if call.group.nodes.is_some() {
-        return;
+/// Remembers what becomes of calls like this one, on this communicator.
+pub fn remember(key: Option<Key>, known: &Comm, way: Way) {
+    if let Some(key) = key {
+        let found = Found {
+            key: Some(key),
+            generation: communicator::generation(key.comm),
+            known,
+            way,
+        };
+        REMEMBERED.with(|all| all[key.place()].set(found));
     }
-    let known = call.group.known();
-    let found = Found {
-        key: Some(key),
-        generation: communicator::generation(key.comm),
-        known,
-        bytes: call.bytes,
-        power: power(call.bytes as u64),
-        is_governed: call.is_governed,
-    };
-    REMEMBERED.with(|all| all[key.place()].set(found));
 }
 
 /// Whether a buffer is where its bytes are, and none that MPI gives a meaning of its own.
@@ -156,24 +142,66 @@ pub fn run(
     // begins with another generation. Nobody may free one that another thread is using (MPI 4.1,
     // section 11.6.2).
     let known = unsafe { &*found.known };
+    let (bytes, is_governed) = match found.way {
+        Way::Intercepted { bytes, is_governed } => (bytes, is_governed),
+        Way::Waits(moved) => {
+            let waits = known.stays_without_group(moved) == Ok(true);
+            return waits.then(|| {
+                governor::measure_waiting(known);
+                stats::count(key.function, Outcome::NotYet, 0);
+                None
+            });
+        }
+    };
     let group = known.own_group()?;
-    if (key.root as usize) >= group.size || !usual(group.rank, found.bytes) {
+    if (key.root as usize) >= group.size || !usual(group.rank, bytes) {
         return None;
     }
-    let ahead = &known.classes.ahead;
-    if found.is_governed && !ahead.take(key.function, found.power, Decision::Intercept) {
+    let takes = || {
+        let power = power(bytes as u64);
+        let ahead = &known.classes.ahead;
+        ahead.take(key.function, power, Decision::Intercept)
+    };
+    if is_governed && !takes() {
         return None;
     }
     let Some(number) = group.next_call() else {
         stats::count(key.function, Outcome::BrokenTeam, 0);
         return Some(None);
     };
-    let done = catch_unwind(AssertUnwindSafe(|| work(&mut group.team(), found.bytes)));
+    let done = catch_unwind(AssertUnwindSafe(|| work(&mut group.team(), bytes)));
     if let Ok(Ok(())) = done {
-        stats::count(key.function, Outcome::Intercepted, found.bytes as u64);
+        stats::count(key.function, Outcome::Intercepted, bytes as u64);
         return Some(Some(0));
     }
     let group = (&**group, number);
     let failed = |abi| failed((abi, key.comm), key.function, group, done);
     Some(active().map(failed))
+}
+
+/// The code of a call with this number in a group, which has failed: the communicator's error
+/// handler has heard of it.
+#[cold]
+pub fn failed(
+    (abi, comm): (&Abi, Word),
+    function: Function,
+    (group, number): (&Group, u64),
+    done: std::thread::Result<Result<(), Failure>>,
+) -> c_int {
+    let code = match done {
+        Ok(Ok(())) => 0,
+        Ok(Err(Failure::Team(error))) => {
+            let text = format!("{}: {}", function.name(), error.report());
+            complain(&text);
+            match error {
+                libcopy::Error::Mismatch { .. } => abi.truncate,
+                _ => errors::failure(abi, &text),
+            }
+        }
+        Ok(Err(Failure::Code(code))) => code,
+        Err(_) => abi.error,
+    };
+    governor::failed();
+    group.failed(number);
+    errors::raise(comm, code)
 }

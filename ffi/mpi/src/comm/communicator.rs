@@ -29,7 +29,7 @@ use crate::decide::classes::Classes;
 use crate::decide::prior::Order;
 use crate::decide::{active, classes};
 use crate::library::abi::{Abi, Word, complain};
-use crate::library::attributes::{COMMUNICATORS, Cache, Functions, Kept, Unknown};
+use crate::library::attributes::{COMMUNICATORS, Cache, Functions, Kept, Unknown, place_of};
 use crate::library::neighbourhood::Neighbours;
 use crate::library::stats::{FUNCTIONS, Function, Outcome};
 use crate::library::{pmpi, world_model};
@@ -126,6 +126,19 @@ pub struct Comm {
     oversubscription: OnceLock<Oversubscription>,
     /// Whether they are to meet.
     wants_circle: AtomicBool,
+}
+
+impl Comm {
+    /// Itself, for as long as it is used.
+    pub fn held(&self) -> Arc<Comm> {
+        let known: *const Comm = self;
+        // SAFETY: what is known of a communicator is in an `Arc` from the beginning (`Cache::of`),
+        // which somebody holds who has lent it.
+        unsafe {
+            Arc::increment_strong_count(known);
+            Arc::from_raw(known)
+        }
+    }
 }
 
 impl Drop for Comm {
@@ -236,7 +249,20 @@ impl Comm {
         self.agreed && self.group.get().is_none()
     }
 
-    /// Adds the time of a large call that was forwarded because there is no team yet.
+    /// For how many calls the time of the last one stands, which was forwarded because there is no
+    /// team yet: some are timed, as two readings of the clock take as long as a short call.
+    pub fn timed_calls(&self) -> Option<u32> {
+        const ALL: u64 = 16;
+        let calls = self.large.load(Ordering::Relaxed);
+        // In no order that a program's calls have.
+        let is_timed = calls.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61 == 0;
+        match calls {
+            0..=ALL => Some(1),
+            _ => is_timed.then_some(8),
+        }
+    }
+
+    /// Adds the time of large calls that were forwarded because there is no team yet.
     pub fn has_waited(&self, time: Duration) {
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         // Calls on one communicator come one after the other.
@@ -419,9 +445,13 @@ impl Kept for Comm {
     }
 }
 
+/// Communicators that a thread has at hand: programs go from one to another and back.
+const AT_HAND: usize = 8;
+
 thread_local! {
-    /// The communicator that this thread used last.
-    static LAST: Cell<(Word, u64, *const Comm)> = const { Cell::new((0, 0, ptr::null())) };
+    /// The communicators that this thread used last, by places of their handles.
+    static LAST: [Cell<(Word, u64, *const Comm)>; AT_HAND] =
+        const { [const { Cell::new((0, 0, ptr::null())) }; AT_HAND] };
 }
 
 /// Lets go of all teams: the program ends.
@@ -441,20 +471,7 @@ pub fn of(abi: &Abi, comm: Word) -> Result<Arc<Comm>, Outcome> {
         return Err(Outcome::Arguments);
     }
     let generation = CACHE.generation(comm);
-    let last = with_last(
-        comm,
-        || abi.handle,
-        |known| {
-            let known: *const Comm = known;
-            // SAFETY: a communicator's `Arc` gave this pointer, and the registry holds one as long
-            // as the generation is the same.
-            unsafe {
-                Arc::increment_strong_count(known);
-                Arc::from_raw(known)
-            }
-        },
-    );
-    if let Some(known) = last {
+    if let Some(known) = with_last(comm, || abi.handle, Comm::held) {
         return Ok(known);
     }
     // What is kept for communicators lives as long as MPI_COMM_WORLD.
@@ -468,7 +485,7 @@ pub fn of(abi: &Abi, comm: Word) -> Result<Arc<Comm>, Outcome> {
             Unknown::Object => Outcome::Arguments,
             Unknown::Attribute => Outcome::NoTeam,
         })?;
-    LAST.set((comm, generation, Arc::as_ptr(&known)));
+    LAST.with(|all| all[place_of(comm) % AT_HAND].set((comm, generation, Arc::as_ptr(&known))));
     Ok(known)
 }
 
@@ -488,7 +505,7 @@ pub fn generation(comm: Word) -> u64 {
     CACHE.generation(comm)
 }
 
-/// Does `work` with a communicator if this thread used it last. `handle` is the bits of a word that
+/// Does `work` with a communicator if this thread used it lately. `handle` is the bits of a word that
 /// are a handle.
 #[inline(always)]
 pub fn with_last<R>(
@@ -496,7 +513,7 @@ pub fn with_last<R>(
     handle: impl FnOnce() -> usize,
     work: impl FnOnce(&Comm) -> R,
 ) -> Option<R> {
-    let (word, generation, known) = LAST.get();
+    let (word, generation, known) = LAST.with(|all| all[place_of(comm) % AT_HAND].get());
     if (word ^ comm) & handle() != 0 || generation != CACHE.generation(comm) || known.is_null() {
         return None;
     }

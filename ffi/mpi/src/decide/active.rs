@@ -45,10 +45,11 @@ fn learn(abi: Option<&Abi>) {
         Some(_) if is_meeting_wanted() && !function.is_nonblocking() => (0, 0..0),
         Some(abi) => match environment::least() {
             Some(least) => (least, 0..0),
-            None => (
-                prior::least(abi.implementation(), function),
-                prior::between(abi.implementation(), function),
-            ),
+            None => {
+                let (library, known) = (abi.implementation(), bootstrap::known());
+                let least = prior::least(library, function, known);
+                (least, prior::between(library, function, known))
+            }
         },
         None => (u64::MAX, 0..0),
     });

@@ -83,12 +83,15 @@ fn faster(library: MpiImplementation, op: Op, is_nonblocking: bool) -> [Range; 3
 /// and with everything intercepted, with roots in turn: under Open MPI 4.1 512 bytes take in a
 /// broadcast 0.72 and 0.50, a gather 0.74 and 0.49, a scatter 0.74 and 0.54, an allgather 1.03 and
 /// 0.55, an alltoall 1.00 and 0.58, an allreduce 1.06 and 0.73, a reduce 0.76 and 0.72; 4 KiB 4.4
-/// and 1.6, 3.2 and 1.5, 3.1 and 1.6, 3.9 and 2.1, 3.9 and 2.4, 3.6 and 2.1, 3.2 and 1.8. 256 bytes
-/// and less take as long in either; where the root stays the same, Open MPI's comes to run ahead.
+/// and 1.6, 3.2 and 1.5, 3.1 and 1.6, 3.9 and 2.1, 3.9 and 2.4, 3.6 and 2.1, 3.2 and 1.8. Of 8 bytes
+/// an allreduce takes 0.22 and 0.18, an allgather 0.47 and 0.41, an alltoall 0.56 and 0.39 (all ranks
+/// come to them together); of 128 bytes a broadcast 0.21 and 0.21, a gather 0.45 and 0.44, a scatter
+/// 0.55 and 0.46, and with fewer Open MPI's roots and leaves run ahead.
 /// Under MPICH 4.0 8 bytes take 0.81 and 0.36, 0.73 and 0.35, 0.69 and 0.40, 0.73 and 0.42, 0.81
 /// and 0.39, 0.92 and 0.52, 0.95 and 0.53; reduces of 128 bytes to 1 KiB to one root, whose leaves
 /// run ahead, take longer here, which the governor finds out. With four ranks on two processors 512
-/// bytes take under Open MPI in a gather 5.7 and 2.6, in an allreduce 39 and 5.7; MPICH polls,
+/// bytes take under Open MPI in a gather 5.7 and 2.6, in an allreduce 39 and 5.7, 8 bytes in an
+/// allreduce 14 and 11, a broadcast 2.0 and 0.5, a reduce 2.8 and 1.8; MPICH polls,
 /// which hurts it there: milliseconds, where ours take one or two. Scans
 /// (`mpi_coll` in `tests/peers`): of 8 KiB with Open MPI 3.1 and 1.2, exclusive ones 2.4 and 0.9;
 /// of 8 bytes and of 8 KiB with MPICH 2.3 and 0.7, and 12 and 4.4, exclusive ones 0.9 and 0.65, and
@@ -104,16 +107,20 @@ fn faster(library: MpiImplementation, op: Op, is_nonblocking: bool) -> [Range; 3
 /// Of irregular ones only alltoalls, whose parts go through the rings.
 fn faster_if_short(library: MpiImplementation, function: Function) -> [Range; 3] {
     use MpiImplementation::{Mpich, OpenMpi};
-    const LEAST: u64 = 512;
+    /// With a root, and reduces.
+    const LEAST: u64 = 128;
+    const LEAST_REDUCE: u64 = 512;
     const BELOW_LONG: Range = (1, 64 * KIB - 1);
     // Those of ranks with a processor each, and of ranks that share them.
     let ranges = |least, [from, to]: [u64; 2]| [(least, BELOW_LONG.1), (from, to), (from, to)];
     match (function, library) {
-        (Function::Allreduce | Function::Reduce, OpenMpi) => ranges(LEAST, [LEAST, 8 * KIB]),
-        (Function::Bcast, OpenMpi) => ranges(LEAST, [KIB, 8 * KIB]),
-        (Function::Alltoall, OpenMpi) => [(LEAST, BELOW_LONG.1), NEVER, NEVER],
-        (Function::Gather, OpenMpi) => ranges(LEAST, [LEAST, 8 * KIB - 1]),
-        (Function::Scatter | Function::Allgather, OpenMpi) => ranges(LEAST, [LEAST, 4 * KIB]),
+        (Function::Allreduce, OpenMpi) => ranges(1, [1, 8 * KIB]),
+        (Function::Reduce, OpenMpi) => ranges(LEAST_REDUCE, [1, 8 * KIB]),
+        (Function::Bcast, OpenMpi) => ranges(LEAST, [1, 8 * KIB]),
+        (Function::Alltoall, OpenMpi) => [BELOW_LONG, NEVER, NEVER],
+        (Function::Gather, OpenMpi) => ranges(LEAST, [1, 8 * KIB - 1]),
+        (Function::Scatter, OpenMpi) => ranges(LEAST, [1, 4 * KIB]),
+        (Function::Allgather, OpenMpi) => ranges(1, [1, 4 * KIB]),
         (Function::ReduceScatter | Function::ReduceScatterBlock, _) => {
             [(4 * KIB, BELOW_LONG.1), NEVER, NEVER]
         }
@@ -158,32 +165,46 @@ fn ranges(library: MpiImplementation) -> &'static Ranges {
 /// 3) where each rank has one; where ranks share them, context switches decide.
 const UNCLEAR: u64 = MIB;
 
-/// The smallest message that may be faster here, however ranks and processors go together;
-/// `u64::MAX` if none is.
-pub fn least(library: MpiImplementation, function: Function) -> u64 {
-    let is_nonblocking = function.is_nonblocking();
-    let ranges = function.op().map(|op| {
-        let short = faster_if_short(library, function);
-        short.into_iter().chain(faster(library, op, is_nonblocking))
-    });
-    ranges
+/// Short and long messages of a function that may be faster here, for what is known of how ranks
+/// and processors go together.
+fn may_be_faster(
+    library: MpiImplementation,
+    function: Function,
+    known: Option<Oversubscription>,
+) -> [Vec<Range>; 2] {
+    let Some(op) = function.op() else {
+        return Default::default();
+    };
+    let long = faster(library, op, function.is_nonblocking());
+    let of = |all: [Range; 3]| match known {
+        Some(under) => vec![all[under as usize]],
+        None => all.to_vec(),
+    };
+    [faster_if_short(library, function), long].map(of)
+}
+
+/// The smallest message that may be faster here, for what is known of how ranks and processors go
+/// together; `u64::MAX` if none is.
+pub fn least(
+    library: MpiImplementation,
+    function: Function,
+    known: Option<Oversubscription>,
+) -> u64 {
+    let all = may_be_faster(library, function, known)
         .into_iter()
-        .flatten()
-        .map(|range| range.0)
-        .min()
-        .unwrap_or(u64::MAX)
+        .flatten();
+    all.map(|range| range.0).min().unwrap_or(u64::MAX)
 }
 
 /// The messages that are longer than any short one and shorter than any long one that may be faster
-/// here, however ranks and processors go together; empty where there are none.
-pub fn between(library: MpiImplementation, function: Function) -> ops::Range<u64> {
-    let is_nonblocking = function.is_nonblocking();
-    let Some(op) = function.op() else {
-        return 0..0;
-    };
-    let short = faster_if_short(library, function);
+/// here, for what is known of how ranks and processors go together; empty where there are none.
+pub fn between(
+    library: MpiImplementation,
+    function: Function,
+    known: Option<Oversubscription>,
+) -> ops::Range<u64> {
+    let [short, long] = may_be_faster(library, function, known);
     let most = short.into_iter().map(|range| range.1).max().unwrap_or(0);
-    let long = faster(library, op, is_nonblocking);
     let least = long.into_iter().map(|range| range.0).min().unwrap_or(0);
     // Without short ones, what is shorter than long ones is shorter than all.
     if most == 0 {

@@ -64,9 +64,9 @@ const FIRST: usize = 16;
 /// Generations of handles.
 const PLACES: usize = 64;
 
-/// Where a handle's generation is. Only the low half of a word may be a handle.
+/// Where a handle's generation is, below [`PLACES`]. Only the low half of a word may be a handle.
 #[inline(always)]
-fn place(object: Word) -> usize {
+pub fn place_of(object: Word) -> usize {
     (object as u32).wrapping_mul(0x9e37_79b1) as usize >> 26
 }
 
@@ -105,7 +105,7 @@ impl<T: Kept> Cache<T> {
     /// As long as this stays the same, what is known of this handle is so, too. Never zero.
     #[inline(always)]
     pub fn generation(&self, object: Word) -> u64 {
-        self.generations[place(object)].load(Ordering::Relaxed)
+        self.generations[place_of(object)].load(Ordering::Relaxed)
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry<T>> {
@@ -127,7 +127,7 @@ impl<T: Kept> Cache<T> {
     }
 
     fn forget(&self, object: Word, number: usize) {
-        self.generations[place(object)].fetch_add(1, Ordering::Relaxed);
+        self.generations[place_of(object)].fetch_add(1, Ordering::Relaxed);
         let known = self.registry().known.remove(&number);
         if let Some(known) = &known {
             known.goes(object);
