@@ -2,6 +2,7 @@
 
 //! Broadcast: the root's buffer is opened once, all leaves copy from it at the same time.
 
+use super::chunked::{self, Kind, Way};
 use super::cooperative::{Direction, LeafCopy, Rtr, Rts};
 use super::division::Division;
 use super::offloaded::OffloadRts;
@@ -40,9 +41,20 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
             }
         }
     }
-    if let Some(kind) = planned::takes(team, decision) {
-        return planned::bcast(team, bytes, call.root, kind);
-    }
+    let way = Way::of(team, Kind::Bcast, decision, (bytes.len(), 1));
+    let done = if way.is_chunked {
+        chunked::bcast(team, &way, call.root, bytes)
+    } else if let Some(kind) = planned::takes(team, decision) {
+        planned::bcast(team, bytes, call.root, kind)
+    } else {
+        to_leaves(team, call, decision, bytes)
+    };
+    way.end_of_root(team, chunked::chunks_of(bytes.len(), 1));
+    done
+}
+
+/// The root's side where its buffer is opened, or where its bytes go through a ring.
+fn to_leaves(team: &mut Team, call: Call, decision: Decision, bytes: &mut [u8]) -> Result<()> {
     match decision.path {
         Path::Eager => team.mailbox.send(Target::All, call, bytes),
         Path::Via(TransportKind::Shm) => stream(team, call, decision, bytes),
@@ -116,8 +128,20 @@ pub(super) fn leaf(team: &mut Team, bytes: &mut [u8], root: usize) -> Result<()>
     if let Some(descent) = direct::descent(team, root, bytes.len()) {
         return direct::descend(team, root, bytes, &descent);
     }
-    let source = Source::Cast(root);
     let decision = team.decide(Op::Bcast, bytes.len());
+    let way = Way::of(team, Kind::Bcast, decision, (bytes.len(), 1));
+    let done = if way.is_chunked {
+        chunked::bcast(team, &way, root, bytes)
+    } else {
+        from_root(team, call, decision, bytes)
+    };
+    way.end(team);
+    done
+}
+
+/// A leaf's side where the root's buffer is opened, or where its bytes go through a ring.
+fn from_root(team: &mut Team, call: Call, decision: Decision, bytes: &mut [u8]) -> Result<()> {
+    let (root, source) = (call.root, Source::Cast(call.root));
     if decision.path == Path::Eager {
         let header = team.mailbox.expect_message(source, call)?;
         // SAFETY: the slice is as long as the call says, which `expect` compared.

@@ -121,15 +121,15 @@ impl Team {
                 own_part(send.len(), division.part(root).1)?;
             }
             let mine = (send.as_ptr(), send.len());
+            let otherwise = |team: &mut Team, recv: &mut [u8]| {
+                if is_root {
+                    gather::root(team, Some(send), recv, division)
+                } else {
+                    gather::leaf(team, send, root)
+                }
+            };
             // SAFETY: both are borrowed; the root's parts are as long as its own.
-            if let Some(done) = unsafe { gather_equal(team, root, mine, recv) } {
-                return done;
-            }
-            if is_root {
-                gather::root(team, Some(send), recv, division)
-            } else {
-                gather::leaf(team, send, root)
-            }
+            unsafe { gather_equal(team, root, mine, recv, otherwise) }
         })
     }
 
@@ -148,17 +148,21 @@ impl Team {
             let is_root = team.rank() == root;
             let all = if is_root { bytes.len() } else { 0 };
             let division = Division::equal(all, team.size(), "receive buffer of a gather")?;
-            // SAFETY: our part is inside the slice, which is borrowed.
-            let done = unsafe {
-                let mine = bytes.as_mut_ptr().add(division.part(team.rank()).0);
-                let recv = if is_root { &mut *bytes } else { &mut [] };
-                gather_equal(team, root, (mine, part), recv)
+            let (base, own) = (bytes.as_mut_ptr(), division.part(team.rank()).0);
+            let (recv, leaf): (&mut [u8], &[u8]) = if is_root {
+                (bytes, &[])
+            } else {
+                (&mut [], bytes)
             };
-            match done {
-                Some(done) => done,
-                None if is_root => gather::root(team, None, bytes, division),
-                None => gather::leaf(team, bytes, root),
-            }
+            let otherwise = |team: &mut Team, recv: &mut [u8]| {
+                if is_root {
+                    gather::root(team, None, recv, division)
+                } else {
+                    gather::leaf(team, leaf, root)
+                }
+            };
+            // SAFETY: our part is inside the slice, which is borrowed.
+            unsafe { gather_equal(team, root, (base.add(own), part), recv, otherwise) }
         })
     }
 
@@ -240,20 +244,8 @@ impl Team {
             if is_root {
                 own_part(recv.len(), division.part(root).1)?;
             }
-            if direct::takes_pieces(team, recv.len().saturating_mul(team.size() - 1)) {
-                let part = recv.len();
-                return direct::scatter(team, root, send, Some(recv), part);
-            }
-            if let Some(kind) = planned::takes_turns(team, Op::Scatter, recv.len()) {
-                let mine = (recv.as_mut_ptr(), recv.len());
-                // SAFETY: both are borrowed.
-                return unsafe { planned::scatter(team, root, send, mine, kind) };
-            }
-            if is_root {
-                scatter::root(team, send, Some(recv), division)
-            } else {
-                scatter::leaf(team, recv, root)
-            }
+            let part = recv.len();
+            scatter_equal(team, root, send, Some(recv), part)
         })
     }
 
@@ -269,33 +261,11 @@ impl Team {
         self.ready([bytes, &[]])?;
         let part = self.part_in_place(bytes.len(), root);
         self.collective((Op::Scatter, root, part), |team| {
-            let is_root = team.rank() == root;
-            if direct::takes_pieces(team, part.saturating_mul(team.size() - 1)) {
-                if !is_root {
-                    return direct::scatter(team, root, &[], Some(bytes), part);
-                }
-                Division::equal(bytes.len(), team.size(), "send buffer of a scatter")?;
-                return direct::scatter(team, root, bytes, None, part);
+            if team.rank() != root {
+                return scatter_equal(team, root, &[], Some(bytes), part);
             }
-            let planned = planned::takes_turns(team, Op::Scatter, part);
-            if !is_root {
-                return match planned {
-                    // SAFETY: the slice is borrowed.
-                    Some(kind) => unsafe {
-                        planned::scatter(team, root, &[], (bytes.as_mut_ptr(), part), kind)
-                    },
-                    None => scatter::leaf(team, bytes, root),
-                };
-            }
-            let division = Division::equal(bytes.len(), team.size(), "send buffer of a scatter")?;
-            match planned {
-                // SAFETY: our part is inside the slice, which is borrowed, and stays as it is.
-                Some(kind) => unsafe {
-                    let mine = bytes.as_mut_ptr().add(division.part(root).0);
-                    planned::scatter(team, root, bytes, (mine, part), kind)
-                },
-                None => scatter::root(team, bytes, None, division),
-            }
+            Division::equal(bytes.len(), team.size(), "send buffer of a scatter")?;
+            scatter_equal(team, root, bytes, None, part)
         })
     }
 
@@ -743,8 +713,8 @@ impl Team {
     }
 }
 
-/// Collects parts of `part` bytes, ours at `mine`, in the root's `recv`, which is empty elsewhere,
-/// if that goes in one step or by plans.
+/// Collects parts of `part` bytes, ours at `mine`, in the root's `recv`, which is empty elsewhere;
+/// `otherwise`: neither in one step, nor in chunks, nor by plans.
 ///
 /// # Safety
 ///
@@ -754,15 +724,63 @@ unsafe fn gather_equal(
     root: usize,
     (mine, part): (*const u8, usize),
     recv: &mut [u8],
-) -> Option<Result<()>> {
+    otherwise: impl FnOnce(&mut Team, &mut [u8]) -> Result<()>,
+) -> Result<()> {
     let all = part.saturating_mul(team.size() - 1);
     if direct::takes_parts(team, part) || direct::takes_pieces(team, all) {
         // SAFETY: the caller's promise.
-        return Some(unsafe { direct::gather(team, root, (mine, part), recv) });
+        return unsafe { direct::gather(team, root, (mine, part), recv) };
     }
-    let kind = planned::takes_turns(team, Op::Gather, part)?;
+    let decision = team.decide(Op::Gather, part);
+    let way = Way::of(team, Kind::Gather, decision, (part, 1));
     // SAFETY: likewise.
-    Some(unsafe { planned::gather(team, root, (mine, part), recv, kind) })
+    let done = unsafe {
+        if way.is_chunked {
+            chunked::gather(team, &way, root, (mine, part), recv)
+        } else if let Some(kind) = planned::takes_turns(team, Op::Gather, part) {
+            planned::gather(team, root, (mine, part), recv, kind)
+        } else {
+            otherwise(team, recv)
+        }
+    };
+    way.end(team);
+    done
+}
+
+/// Hands out the root's `send`, which is empty elsewhere, in parts of `part` bytes, ours to `own`,
+/// unless the root's stays in place.
+fn scatter_equal(
+    team: &mut Team,
+    root: usize,
+    send: &[u8],
+    own: Option<&mut [u8]>,
+    part: usize,
+) -> Result<()> {
+    let others = team.size() - 1;
+    if direct::takes_pieces(team, part.saturating_mul(others)) {
+        return direct::scatter(team, root, send, own, part);
+    }
+    let decision = team.decide(Op::Scatter, part);
+    let way = Way::of(team, Kind::Scatter, decision, (part, 64));
+    let done = if way.is_chunked {
+        chunked::scatter(team, &way, root, send, own, part)
+    } else if let Some(kind) = planned::takes_turns(team, Op::Scatter, part) {
+        let kept = || send[root * part..].as_ptr().cast_mut();
+        let mine = own.map_or_else(kept, <[u8]>::as_mut_ptr);
+        // SAFETY: our part is borrowed, or inside the slice, and stays as it is then.
+        unsafe { planned::scatter(team, root, send, (mine, part), kind) }
+    } else if team.rank() == root {
+        let division = Division::equal(send.len(), team.size(), "send buffer of a scatter")?;
+        scatter::root(team, send, own, division)
+    } else {
+        scatter::leaf(team, own.unwrap_or_default(), root)
+    };
+    if team.rank() == root {
+        way.end_of_root(team, chunked::chunks_of(part, others.max(1)));
+    } else {
+        way.end(team);
+    }
+    done
 }
 
 /// `combine` for bytes, which are elements.

@@ -38,9 +38,18 @@ pub(super) enum Kind {
     Reduction,
     /// To a root: what the others take is not what it takes.
     Reduce,
+    Bcast,
+    Gather,
+    Scatter,
 }
 
-const _: () = assert!(Kind::Reduce as usize + 1 == KINDS);
+const _: () = assert!(Kind::Scatter as usize + 1 == KINDS);
+
+impl Kind {
+    fn has_root(self) -> bool {
+        matches!(self, Kind::Bcast | Kind::Gather | Kind::Scatter)
+    }
+}
 
 /// Longer calls go as the policy says.
 const LONGEST: usize = 8 << 20;
@@ -53,8 +62,8 @@ const STREAMED: usize = 16 << 10;
 /// --transports shm,cma` shows it.
 fn usually_cma(kind: Kind) -> usize {
     match kind {
-        Kind::Allgather | Kind::Alltoall => 64 << 10,
         Kind::Reduction | Kind::Reduce => 128 << 10,
+        _ => 64 << 10,
     }
 }
 
@@ -98,6 +107,8 @@ impl Way {
             return Way::BY_POLICY;
         }
         match decision.path {
+            // A root does not wait for others then.
+            Path::Eager if kind.has_root() => Way::BY_POLICY,
             Path::Eager | Path::Via(TransportKind::Shm) => Way {
                 is_chunked: true,
                 is_streamed: bytes >= STREAMED,
@@ -118,8 +129,21 @@ impl Way {
 
     /// The call has ended.
     pub(super) fn end(self, team: &mut Team) {
+        self.end_before(team, 1, 0);
+    }
+
+    /// The call has ended for a root, whose bytes go in `chunks` chunks: while others read the last.
+    pub(super) fn end_of_root(self, team: &mut Team, chunks: usize) {
+        let unread = usize::from(self.is_chunked);
+        self.end_before(team, chunks.max(1), unread);
+    }
+
+    /// The call has ended but for `unread` of `chunks` chunks.
+    fn end_before(self, team: &mut Team, chunks: usize, unread: usize) {
         if let Some((class, call, Some(started))) = self.led {
-            team.note_led(class, call, started.elapsed().as_nanos() as u64);
+            let nanos = started.elapsed().as_nanos() as u64;
+            let rest = nanos / chunks as u64 * unread as u64;
+            team.note_led(class, call, nanos + rest);
         }
     }
 }
@@ -127,6 +151,16 @@ impl Way {
 /// Bytes of each of `parts` parts of a chunk.
 fn part_of_chunk(parts: usize, granule: usize) -> usize {
     CHUNK / parts / granule * granule
+}
+
+/// Which piece of a rank's chunk is for another one: it has none for itself.
+fn index_for(of: usize, rank: usize) -> usize {
+    if rank < of { rank } else { rank - 1 }
+}
+
+/// Chunks of `len` bytes of which each chunk has a part for each of `parts`.
+pub(super) fn chunks_of(len: usize, parts: usize) -> usize {
+    len.div_ceil(part_of_chunk(parts, 64))
 }
 
 /// The part of a range that a chunk has, of which each has `bytes` bytes.
@@ -186,8 +220,7 @@ pub(super) fn alltoall(
     let (me, size) = (team.rank(), team.size());
     let call = Call::new(Op::Alltoall, 0, send.len());
     let bytes = part_of_chunk(size - 1, 64);
-    // Where a rank's piece is in a chunk of another one, which has none for itself.
-    let index = |of: usize, rank: usize| bytes * if rank < of { rank } else { rank - 1 };
+    let index = |of: usize, rank: usize| bytes * index_for(of, rank);
     for chunk in 0..part.div_ceil(bytes) {
         let range = piece(&(0..part), chunk, bytes);
         let put = |place: *mut u8, is_streamed| {
@@ -211,6 +244,107 @@ pub(super) fn alltoall(
     }
     let own = me * part..(me + 1) * part;
     recv[own.clone()].copy_from_slice(&send[own]);
+    Ok(())
+}
+
+/// Copies the root's bytes to everybody's.
+pub(super) fn bcast(team: &mut Team, way: &Way, root: usize, bytes: &mut [u8]) -> Result<()> {
+    let (is_root, call) = (team.rank() == root, Call::new(Op::Bcast, root, bytes.len()));
+    for chunk in 0..bytes.len().div_ceil(CHUNK) {
+        let piece = &mut bytes[piece(&(0..call.len as usize), chunk, CHUNK)];
+        let (from, len) = (piece.as_ptr(), if is_root { piece.len() } else { 0 });
+        // SAFETY: a piece is as long as a chunk at most.
+        let put = |place, is_streamed| unsafe { write(place, from, len, is_streamed) };
+        let (number, _) = publish(team, way, |_| call, (len, put))?;
+        if !is_root {
+            // SAFETY: the root has written as many bytes, as its call says.
+            unsafe { read(team, root, number, 0, piece.as_mut_ptr(), piece.len()) };
+        }
+    }
+    Ok(())
+}
+
+/// Collects everybody's part, ours of `len` bytes at `mine`, in the root's `recv`, which is empty
+/// elsewhere; the root's may be there already.
+///
+/// # Safety
+///
+/// `mine` has `len` bytes, and the root's `recv` as many for each rank.
+pub(super) unsafe fn gather(
+    team: &mut Team,
+    way: &Way,
+    root: usize,
+    (mine, len): (*const u8, usize),
+    recv: &mut [u8],
+) -> Result<()> {
+    let (me, call) = (team.rank(), Call::new(Op::Gather, root, len));
+    let is_root = me == root;
+    for chunk in 0..len.div_ceil(CHUNK) {
+        let range = piece(&(0..len), chunk, CHUNK);
+        let written = if is_root { 0 } else { range.len() };
+        let put = |place, is_streamed| {
+            // SAFETY: the piece is inside our part, says the caller.
+            unsafe { write(place, mine.add(range.start), written, is_streamed) };
+        };
+        let (number, _) = publish(team, way, |_| call, (written, put))?;
+        for rank in team.others().filter(|_| is_root) {
+            let to = &mut recv[rank * len..][range.clone()];
+            // SAFETY: each has written as many bytes, as its call says.
+            unsafe { read(team, rank, number, 0, to.as_mut_ptr(), to.len()) };
+        }
+    }
+    if is_root {
+        let own = recv[me * len..][..len].as_mut_ptr();
+        if !std::ptr::eq(own, mine) {
+            // SAFETY: `mine` is borrowed if it is elsewhere, so the two are apart.
+            unsafe { memcpy::cached(own, mine, len) };
+        }
+    }
+    Ok(())
+}
+
+/// Hands out the root's `send`, which is empty elsewhere, in parts of `part` bytes: ours to `own`,
+/// unless the root's stays in place.
+pub(super) fn scatter(
+    team: &mut Team,
+    way: &Way,
+    root: usize,
+    send: &[u8],
+    own: Option<&mut [u8]>,
+    part: usize,
+) -> Result<()> {
+    let (me, size) = (team.rank(), team.size());
+    let call = Call::new(Op::Scatter, root, part);
+    let to = own.map_or(std::ptr::null_mut(), <[u8]>::as_mut_ptr);
+    let bytes = part_of_chunk(size - 1, 64);
+    for chunk in 0..part.div_ceil(bytes) {
+        let range = piece(&(0..part), chunk, bytes);
+        let put = |place: *mut u8, is_streamed| {
+            for rank in (0..size).filter(|rank| me == root && *rank != root) {
+                let from = &send[rank * part..][range.clone()];
+                // SAFETY: the pieces of all others fit into a chunk.
+                unsafe {
+                    let to = place.add(bytes * index_for(root, rank));
+                    write(to, from.as_ptr(), from.len(), is_streamed);
+                }
+            }
+        };
+        let len = if me == root {
+            range.len() * (size - 1)
+        } else {
+            0
+        };
+        let (number, _) = publish(team, way, |_| call, (len, put))?;
+        if me != root {
+            let at = bytes * index_for(root, me);
+            // SAFETY: the root has written as many bytes for us, as its call says.
+            unsafe { read(team, root, number, at, to.add(range.start), range.len()) };
+        }
+    }
+    if me == root && !to.is_null() {
+        // SAFETY: the root's own part is as long, and borrowed.
+        unsafe { memcpy::cached(to, send[me * part..][..part].as_ptr(), part) };
+    }
     Ok(())
 }
 

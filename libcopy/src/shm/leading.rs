@@ -12,7 +12,7 @@ use libcopy_datatype::comparison::Comparison;
 use super::sync::{AtomicU64, Ordering};
 
 /// Kinds of calls, and powers of two of their bytes, that are told apart.
-pub(crate) const KINDS: usize = 4;
+pub(crate) const KINDS: usize = 7;
 const SIZES: usize = 9;
 
 /// Shorter calls have a class together, and so have those of [`SIZES`] powers of two and more.
