@@ -28,11 +28,15 @@ const AHEAD: u64 = 4;
 #[cfg_attr(not(loom), repr(transparent))]
 pub(crate) struct Choice(AtomicU64);
 
-/// From which call on, or in which one alone, the way is another one than before.
+/// Calls of a look at the other way, of which the last is timed: in the first its memory may be
+/// new, or in no cache any more.
+const LOOK: u64 = 2;
+
+/// From which call on, or in which [`LOOK`] alone, the way is another one than before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Change {
     number: u64,
-    /// Whether it is another one in this call alone.
+    /// Whether it is another one in these calls alone.
     is_look: bool,
     way: usize,
 }
@@ -51,11 +55,12 @@ impl Change {
     }
 
     fn way_of(self, number: u64) -> usize {
-        let is_changed = if self.is_look {
-            number == self.number
+        let end = if self.is_look {
+            self.number + LOOK
         } else {
-            number >= self.number
+            u64::MAX
         };
+        let is_changed = (self.number..end).contains(&number);
         if is_changed { self.way } else { 1 - self.way }
     }
 }
@@ -111,7 +116,7 @@ struct Known {
     times: Comparison,
     /// The way, but for looks at the other one.
     way: usize,
-    /// The call that was spoken about, and whether it alone goes the other way.
+    /// The call that was spoken about, and whether it is the last of a look.
     said: u64,
     is_look: bool,
     /// Calls until the next one that is timed.
@@ -142,6 +147,9 @@ impl Leader {
 
 impl Known {
     fn wants_time(&mut self, number: u64) -> bool {
+        if self.is_look && (self.said + 1 - LOOK..self.said).contains(&number) {
+            return false;
+        }
         let is_look = self.is_look && number == self.said;
         if self.left == 0 || is_look || self.times.settled().is_none() {
             self.left = TIMED - 1;
@@ -169,7 +177,9 @@ impl Known {
             way: 1 - self.way,
         };
         (self.said, self.is_look) = (change.number, is_look);
-        if !is_look {
+        if is_look {
+            self.said += LOOK - 1;
+        } else {
             self.way = change.way;
         }
         Some(change)
@@ -212,14 +222,15 @@ mod tests {
 
     #[test]
     fn what_is_said_holds_from_its_call_on() {
-        for (is_look, expected) in [(false, [1, 1, 0, 0]), (true, [1, 1, 0, 1])] {
+        for (is_look, expected) in [(false, [1, 1, 0, 0, 0]), (true, [1, 1, 0, 0, 1])] {
             let change = Change {
                 number: 7,
                 is_look,
                 way: 0,
             };
             assert_eq!(Change::from_word(change.to_word()), change);
-            assert_eq!([1, 6, 7, 8].map(|number| change.way_of(number)), expected);
+            let numbers = [1, 6, 7, 8, 9];
+            assert_eq!(numbers.map(|number| change.way_of(number)), expected);
         }
     }
 
