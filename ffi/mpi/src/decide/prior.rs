@@ -12,6 +12,7 @@ use libcopy::collective::Op;
 use libcopy::p2p::header::wire_size;
 use libcopy::policy::Oversubscription;
 
+use crate::bootstrap;
 use crate::decide::environment;
 use crate::library::abi::{Abi, MpiImplementation, function};
 use crate::library::pmpi;
@@ -249,11 +250,25 @@ pub struct Prior {
 impl Prior {
     /// For a function of this library's, or what `LIBCOPY_MPI_MIN` asks for.
     pub fn of(library: MpiImplementation, function: Function, bytes: u64) -> Prior {
+        Prior::of_known(library, function, bytes, bootstrap::known())
+    }
+
+    /// The same where it is `known` how the ranks of each communicator and processors go together,
+    /// or not: what [`least`] and [`between`] say for that has to go the same way, whether a rank
+    /// has asked these first or not.
+    pub fn of_known(
+        library: MpiImplementation,
+        function: Function,
+        bytes: u64,
+        known: Option<Oversubscription>,
+    ) -> Prior {
         let [short, ranges] = &ranges(library)[function as usize];
         let contains = |(least, most): Range| (least..=most).contains(&bytes);
+        let may_be = |under| known.is_none_or(|known| known as usize == under);
+        let is_faster = |under| contains(short[under]) || contains(ranges[under]);
         let faster = match environment::least() {
             Some(least) => [bytes >= least; 3],
-            None => [0, 1, 2].map(|under| contains(short[under]) || contains(ranges[under])),
+            None => [0, 1, 2].map(|under| may_be(under) && is_faster(under)),
         };
         Prior {
             faster,

@@ -123,10 +123,7 @@ fn what_is_forwarded_at_once_is_never_faster() {
     for (index, known) in [None, Some(Oversubscription::None)].into_iter().enumerate() {
         for (function, library) in Function::all().flat_map(|it| libraries.map(|other| (it, other)))
         {
-            let is_ours = |bytes| {
-                let prior = Prior::of(library, function, bytes);
-                prior.is_under(known, Order::Free)
-            };
+            let is_ours = |bytes| Prior::of_known(library, function, bytes, known).is_anywhere();
             let least = least(library, function, known);
             let between = between(library, function, known);
             let powers = (0..36u32).map(|power| 1u64 << power);
