@@ -102,6 +102,16 @@ rows! {
         ..ROW
     };
 
+    // Without statistics, for which each call is looked at.
+    what_a_rank_has_seen_does_not_decide: Row {
+        source: source!("unseen.c"),
+        flags: &["-Wno-unused-function"],
+        arguments: &["20000"],
+        environments: &[&[]],
+        said: |said| said == "40000 of 40000 right\n",
+        ..ROW
+    };
+
     requests_that_were_freed_are_completed: Row {
         source: source!("orphans.c"),
         has_plain: false,
