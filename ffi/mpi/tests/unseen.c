@@ -2,8 +2,9 @@
 
 /*
  * Short collectives with many predefined datatypes, which some of the ranks have just used
- * elsewhere and others have not: what a rank remembers of a datatype must not decide which calls it
- * counts. Prints how many results were right.
+ * elsewhere and others have not, and with types of one use on some ranks, whose handles come back
+ * as those of others: what a rank remembers of a datatype must not decide which calls it counts.
+ * Prints how many results were right.
  *
  *   unseen CALLS
  */
@@ -69,9 +70,9 @@ int main(int argc, char **argv)
 			MPI_Bcast(all, 1, types[number(&alone, known)], 0, MPI_COMM_SELF);
 
 		MPI_Datatype type = types[number(&together, known)];
-		int bytes, root = number(&together, size), what = number(&together, 5);
+		int bytes, root = number(&together, size), what = number(&together, 6);
 		MPI_Type_size(type, &bytes);
-		int count = 1 + number(&together, MOST / bytes / (what == 4 ? size : 1));
+		int count = 1 + number(&together, MOST / bytes / (what == 5 ? size : 1));
 		int length = count * bytes, ours = 1;
 
 		fill(rank, call);
@@ -96,6 +97,20 @@ int main(int argc, char **argv)
 			MPI_Allreduce(&own, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
 			MPI_Reduce(&own, &most, 1, MPI_INT, MPI_MAX, root, MPI_COMM_WORLD);
 			ours = sum == size * call + size * (size - 1) / 2 && (rank != root || most == size - 1 + call);
+			break;
+		}
+		case 4: {
+			MPI_Datatype own = type;
+			int made = (rank + call) % 2;
+
+			if (made) {
+				MPI_Type_contiguous(count, type, &own);
+				MPI_Type_commit(&own);
+			}
+			MPI_Bcast(mine, made ? 1 : count, own, root, MPI_COMM_WORLD);
+			ours = is_from(mine, root, call, 0, length);
+			if (made)
+				MPI_Type_free(&own);
 			break;
 		}
 		default:

@@ -22,6 +22,7 @@ use crate::decide::active;
 use crate::decide::active::active;
 use crate::decide::classes::{PersistentClass, power};
 use crate::decide::prior::{Order, Prior, is_faster_across};
+use crate::decide::threshold;
 use crate::library::abi::{Abi, Word, complain};
 use crate::library::count::Count;
 use crate::library::failure::Failure;
@@ -109,7 +110,10 @@ pub fn intercept_reduction(
         let moved = function.moves(prior.bytes, known.size);
         if known.stays_without_group(moved)? {
             governor::measure_waiting(known);
-            repeated::remember(*key, known, Way::Waits(moved));
+            // The handle of another one may come back as that of a type with other bytes.
+            if threshold::size(datatype).is_some() {
+                repeated::remember(*key, known, Way::Waits(moved));
+            }
             return Err(Outcome::NotYet);
         }
         Ok(order)

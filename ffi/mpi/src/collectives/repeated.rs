@@ -102,7 +102,8 @@ thread_local! {
     };
 }
 
-/// Remembers what becomes of calls like this one, on this communicator.
+/// Remembers what becomes of calls like this one, on this communicator. The datatypes that this
+/// depends on are predefined: handles of others come back as those of other types.
 pub fn remember(key: Option<Key>, known: &Comm, way: Way) {
     if let Some(key) = key {
         let found = Found {
