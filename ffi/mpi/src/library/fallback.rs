@@ -223,6 +223,7 @@ function!(STATUS_ANY = c"PMPI_Request_get_status_any");
 /// # Safety
 ///
 /// The library wrote a handle there.
+#[inline]
 pub unsafe fn note_persistent(request: *const c_void) {
     let Ok(abi) = abi::get() else {
         return;

@@ -416,3 +416,16 @@ pub fn finish() {
         registration.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where a tool wraps one of them on some ranks only, these would go another way.
+    #[test]
+    fn tools_are_looked_for_at_all_functions_that_are_intercepted() {
+        for function in stats::Function::all() {
+            assert!(tools::is_watched(function.name()), "{function:?}");
+        }
+    }
+}
