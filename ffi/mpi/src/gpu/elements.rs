@@ -61,13 +61,18 @@ impl Elements {
                 device(driver, (base as u64).wrapping_add_signed(low as i64))?
             }
         };
+        Elements::at(kind, near, base.cast_mut(), count)
+    }
+
+    /// Elements of a type in the memory of `near`; `None` if they are too many bytes.
+    fn at(kind: Kind, near: Pointer, base: *mut c_void, count: usize) -> Option<Elements> {
         let bytes = kind.bytes_of(count)?;
         let prepared = (!kind.is_dense())
             .then(|| kind.prepared(count, bytes))
             .flatten();
         Some(Elements {
             kind,
-            base: base.cast_mut(),
+            base,
             count,
             near,
             prepared,
@@ -93,17 +98,7 @@ impl Elements {
 
     /// Other elements of the same type, in the same memory; `None` if they are too many bytes.
     pub fn others(&self, base: *mut c_void, count: usize) -> Option<Elements> {
-        let bytes = self.kind.bytes_of(count)?;
-        let prepared = (!self.kind.is_dense())
-            .then(|| self.kind.prepared(count, bytes))
-            .flatten();
-        Some(Elements {
-            kind: self.kind.clone(),
-            base,
-            count,
-            near: self.near,
-            prepared,
-        })
+        Elements::at(self.kind.clone(), self.near, base, count)
     }
 
     /// Keeps the datatype for as long as these are used, whatever the program frees, if it is asked
@@ -294,30 +289,23 @@ impl Elements {
         Started::of(abi, started)
     }
 
-    /// Copies all bytes from the first to the last one of theirs to host memory.
+    /// Copies all bytes from the first to the last one of theirs to host memory, or back.
     ///
     /// # Errors
     ///
     /// An error code.
-    pub fn copy_out(&self, (driver, abi): (&Driver, &Abi), to: u64) -> Result<(), c_int> {
+    pub fn copy_image(
+        &self,
+        (driver, abi): (&Driver, &Abi),
+        host: u64,
+        is_out: bool,
+    ) -> Result<(), c_int> {
         let (low, len) = self.span().ok_or(abi.error)?;
         note(Event::Bytes, len as u64);
-        let from = (self.base as u64).wrapping_add_signed(low);
+        let own = (self.base as u64).wrapping_add_signed(low);
+        let (to, from) = if is_out { (host, own) } else { (own, host) };
         // SAFETY: the program's elements; the bytes between them are memory of the same allocation.
         // The caller has room.
-        said(abi, unsafe { libcopy_gpu::copy(driver, to, from, len) })
-    }
-
-    /// Copies them back.
-    ///
-    /// # Errors
-    ///
-    /// An error code.
-    pub fn copy_in(&self, (driver, abi): (&Driver, &Abi), from: u64) -> Result<(), c_int> {
-        let (low, len) = self.span().ok_or(abi.error)?;
-        note(Event::Bytes, len as u64);
-        let to = (self.base as u64).wrapping_add_signed(low);
-        // SAFETY: as above.
         said(abi, unsafe { libcopy_gpu::copy(driver, to, from, len) })
     }
 
@@ -342,7 +330,7 @@ impl Elements {
     fn image(&self, (driver, abi): (&Driver, &Abi)) -> Result<Vec<u8>, c_int> {
         let (_, len) = self.span().ok_or(abi.error)?;
         let mut image = zeros(len).map_err(no_room)?;
-        self.copy_out((driver, abi), image.as_mut_ptr() as u64)?;
+        self.copy_image((driver, abi), image.as_mut_ptr() as u64, true)?;
         Ok(image)
     }
 
@@ -404,7 +392,7 @@ impl Elements {
             }
             self.kind.unpack(&packed, origin, self.count)?;
         }
-        self.copy_in((driver, abi), image.as_mut_ptr() as u64)
+        self.copy_image((driver, abi), image.as_mut_ptr() as u64, false)
     }
 }
 

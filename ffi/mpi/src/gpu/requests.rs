@@ -46,7 +46,7 @@ pub fn any() -> bool {
 impl Call {
     /// Calls a function that makes a request, which the buffers are remembered with.
     pub fn begin(self, request: *const c_void, function: impl FnOnce() -> c_int) -> c_int {
-        if let Some(code) = self.failed() {
+        if let Some(code) = self.failed {
             return self.raise(code);
         }
         if self.sends_now() {
@@ -69,7 +69,7 @@ impl Call {
         make: impl FnOnce() -> c_int,
         function: impl FnOnce() -> c_int,
     ) -> c_int {
-        if let Some(code) = self.failed() {
+        if let Some(code) = self.failed {
             return self.raise(code);
         }
         if self.is_empty() {
@@ -107,13 +107,13 @@ impl Call {
 
 /// Remembers the buffers of a request that the library has just made; its handle.
 fn remember(call: Call, request: *const c_void, delayed: Option<Functions>) -> Word {
-    let abi = call.abi();
+    let abi = call.abi;
     // SAFETY: the library has written a handle there.
     let handle = unsafe { abi.handle_at(request, 0) } & abi.handle;
     put(
         handle,
         Pending {
-            is_active: !call.is_persistent(),
+            is_active: !call.is_persistent,
             is_unpacked: false,
             fetched: None,
             delayed,
@@ -199,7 +199,7 @@ impl Found {
             let _ = self.end_delayed(variable);
         }
         self.pending.is_active = false;
-        if self.pending.call.is_persistent() {
+        if self.pending.call.is_persistent {
             self.put_back();
         }
     }
@@ -214,7 +214,7 @@ impl Found {
         let Some(functions) = self.pending.delayed.take() else {
             return Ok(());
         };
-        let abi = self.pending.call.abi();
+        let abi = self.pending.call.abi;
         let mut own: Word = 0;
         let at = (&raw mut own).cast();
         // SAFETY: a request of ours that is not active any more, in a variable with room for either
@@ -245,7 +245,7 @@ impl Concluding {
         let pending = &mut self.found.pending;
         let unpacked = self.unpacking.and_then(|mut all| pending.wait(&mut all));
         pending.is_active = false;
-        if pending.call.is_persistent() {
+        if pending.call.is_persistent {
             self.found.put_back();
         }
         self.sent.and(unpacked)
@@ -512,7 +512,7 @@ pub unsafe fn before_start(count: c_int, requests: *const c_void) -> Result<(), 
     delayed::flush();
     // SAFETY: the caller's promise.
     for mut found in unsafe { Found::all(abi, count, requests) } {
-        let raised = if found.pending.call.offers() {
+        let raised = if found.pending.call.offers {
             Ok(())
         } else {
             found.pending.pack()
@@ -577,7 +577,7 @@ pub unsafe fn free(request: *mut c_void, test: Test, free: Free) -> Option<c_int
     // SAFETY: the caller's promise.
     unsafe {
         let found = Found::all(abi, 1, request).pop()?;
-        let is_persistent = found.pending.call.is_persistent();
+        let is_persistent = found.pending.call.is_persistent;
         if is_persistent && !found.pending.is_active {
             return Some(free(request));
         }

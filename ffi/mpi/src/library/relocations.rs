@@ -22,6 +22,14 @@ const DT_RELA: i64 = 7;
 const DT_RELASZ: i64 = 8;
 const DT_JMPREL: i64 = 23;
 
+/// Names for [`first_used`].
+macro_rules! names {
+    ($($name:ident)*) => {
+        [$(stringify!($name)),*]
+    };
+}
+pub(crate) use names;
+
 struct Search<'a> {
     names: &'a [&'static str],
     found: Option<&'static str>,
