@@ -11,14 +11,14 @@ use std::sync::Mutex;
 
 use libcopy::lock::lock;
 use libcopy::p2p::header::may_arrive;
-use libcopy_gpu::Driver;
+use libcopy_gpu::{Driver, Space};
 
 use crate::decide::active::active;
 use crate::gpu::elements::{Elements, Started, said};
 use crate::gpu::landing::Landing;
 use crate::gpu::method::Method;
 use crate::gpu::report::{Event, note, note_method};
-use crate::gpu::staging::{OnDevice, Place, Staging};
+use crate::gpu::staging::{Place, Pooled, Staging};
 use crate::gpu::{delayed, elements, method, upcalls, watch};
 use crate::library::abi::{Abi, Word, complain};
 use crate::library::count::Count;
@@ -281,7 +281,7 @@ impl Call {
     /// the call where there is no room.
     pub fn packed_place(&self, elements: &Elements, bytes: usize) -> Result<Place, c_int> {
         if self.hands_over(elements) {
-            match OnDevice::new(self.driver, &elements.near, bytes) {
+            match Pooled::new(self.driver, (Space::Device, &elements.near), bytes) {
                 Ok(memory) => return Ok(Place::Device(memory)),
                 // The GPU has no memory left: the host may have some.
                 Err(error) => complain(&format!("{error}; packed into host memory")),
@@ -313,11 +313,7 @@ impl Call {
 
     /// Calls the function with what is in the place of the buffers.
     pub fn go_on(&self, function: impl FnOnce() -> c_int) -> c_int {
-        if self.is_handed_over() {
-            watch::handed_over(function)
-        } else {
-            watch::inside(function)
-        }
+        watch::with(self.is_handed_over(), function)
     }
 
     /// After the library has received into device memory, with this status and code: what came may
