@@ -9,10 +9,9 @@ use libcopy::scratch::zeros;
 use libcopy_gpu::{Driver, Error, GpuLayout, Pending, Pointer, Space};
 
 use crate::decide::threshold;
-use crate::gpu::method;
-use crate::gpu::method::{Method, Size};
+use crate::gpu::method::{self, Method, Size};
 use crate::gpu::report::{Event, note, note_method};
-use crate::gpu::staging::OnDevice;
+use crate::gpu::staging::Pooled;
 use crate::library::abi::{Abi, Word, complain};
 use crate::library::errors::no_room;
 use crate::library::{errors, pmpi};
@@ -147,10 +146,6 @@ impl Elements {
     }
 
     /// Packs them into as many bytes of memory of any space at `to`.
-    ///
-    /// # Errors
-    ///
-    /// An error code.
     pub fn pack(&self, (driver, abi): (&Driver, &Abi), to: u64) -> Result<(), c_int> {
         note(Event::Bytes, self.bytes() as u64);
         let bytes = self.bytes();
@@ -170,19 +165,16 @@ impl Elements {
             if method != Method::Staged {
                 return said(abi, pack(to));
             }
-            let staged = OnDevice::new(driver, &self.near, bytes).and_then(|packed| {
-                pack(packed.address())?;
-                libcopy_gpu::copy(driver, to, packed.address(), bytes)
-            });
+            let staged =
+                Pooled::new(driver, (Space::Device, &self.near), bytes).and_then(|packed| {
+                    pack(packed.address())?;
+                    libcopy_gpu::copy(driver, to, packed.address(), bytes)
+                });
             said(abi, staged)
         }
     }
 
     /// [`Elements::pack`] without waiting, where kernels and copies do all.
-    ///
-    /// # Errors
-    ///
-    /// An error code.
     pub fn start_pack(
         &self,
         (driver, abi): (&'static Driver, &'static Abi),
@@ -208,7 +200,7 @@ impl Elements {
                         libcopy_gpu::start_pack(driver, layout, base, all, to)
                     };
                     if method == Method::Staged {
-                        OnDevice::new(driver, &self.near, bytes).and_then(|packed| {
+                        Pooled::new(driver, (Space::Device, &self.near), bytes).and_then(|packed| {
                             let mut pending = pack(packed.address())?;
                             libcopy_gpu::copy_after(&mut pending, to, packed.address(), bytes)?;
                             pending.keep(packed);
@@ -224,10 +216,6 @@ impl Elements {
     }
 
     /// Unpacks their first `bytes` bytes from memory of any space at `from`.
-    ///
-    /// # Errors
-    ///
-    /// An error code.
     pub fn unpack(
         &self,
         both: (&'static Driver, &'static Abi),
@@ -238,10 +226,6 @@ impl Elements {
     }
 
     /// [`Elements::unpack`] without waiting, where kernels and copies do all.
-    ///
-    /// # Errors
-    ///
-    /// An error code.
     pub fn start_unpack(
         &self,
         (driver, abi): (&'static Driver, &'static Abi),
@@ -271,7 +255,7 @@ impl Elements {
         // SAFETY: as above.
         let started = unsafe {
             if method == Method::Staged {
-                OnDevice::new(driver, &self.near, count).and_then(|packed| {
+                Pooled::new(driver, (Space::Device, &self.near), count).and_then(|packed| {
                     let at = packed.address();
                     let mut pending = libcopy_gpu::start_copy(driver, at, from, count)?;
                     libcopy_gpu::unpack_after(&mut pending, layout, base, 0..bytes, at)?;
@@ -290,10 +274,6 @@ impl Elements {
     }
 
     /// Copies all bytes from the first to the last one of theirs to host memory, or back.
-    ///
-    /// # Errors
-    ///
-    /// An error code.
     pub fn copy_image(
         &self,
         (driver, abi): (&Driver, &Abi),
@@ -415,20 +395,12 @@ impl Started {
     }
 
     /// Whether the bytes are there.
-    ///
-    /// # Errors
-    ///
-    /// An error code.
     pub fn is_done(&mut self) -> Result<bool, c_int> {
         let done = self.pending.as_mut().map_or(Ok(true), Pending::is_done);
         done.map_err(|error| failed(self.abi, &error))
     }
 
     /// Waits until they are.
-    ///
-    /// # Errors
-    ///
-    /// An error code.
     pub fn wait(&mut self) -> Result<(), c_int> {
         let done = self.pending.as_mut().map_or(Ok(()), Pending::wait);
         said(self.abi, done)

@@ -11,7 +11,7 @@ use libcopy::lock::lock;
 
 use crate::decide::active::active;
 use crate::gpu::call::Call;
-use crate::gpu::delayed::{Functions, Waiting};
+use crate::gpu::delayed::{Functions, OnRequest, Waiting};
 use crate::gpu::elements::Started;
 use crate::gpu::peer::Offer;
 use crate::gpu::report::{Event, note};
@@ -555,15 +555,12 @@ pub fn pack_started(handle: Word) -> Result<(), c_int> {
 /// `MPI_Test` of the program's.
 type Test = unsafe extern "C" fn(*mut c_void, *mut c_int, *mut c_void) -> c_int;
 
-/// `MPI_Request_free` of the program's.
-type Free = unsafe extern "C" fn(*mut c_void) -> c_int;
-
 /// A request that the program has freed and that is not complete.
 struct Orphan {
     handle: Word,
     test: Test,
     /// Frees a persistent request, which completing it does not.
-    free: Option<Free>,
+    free: Option<OnRequest>,
 }
 
 static ORPHANS: Mutex<Vec<Orphan>> = Mutex::new(Vec::new());
@@ -571,7 +568,7 @@ static ORPHANS: Mutex<Vec<Orphan>> = Mutex::new(Vec::new());
 /// `MPI_Request_free`, which is local (MPI 4.1, section 3.7.3): the request goes on, and is
 /// completed by later calls.
 #[cold]
-pub unsafe fn free(request: *mut c_void, test: Test, free: Free) -> Option<c_int> {
+pub unsafe fn free(request: *mut c_void, test: Test, free: OnRequest) -> Option<c_int> {
     let abi = active()?;
     delayed::flush();
     // SAFETY: the caller's promise.

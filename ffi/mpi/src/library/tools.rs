@@ -13,8 +13,7 @@ use std::ffi::{CStr, CString, c_int, c_void};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use crate::library::loaded;
-use crate::library::loaded::File;
+use crate::library::loaded::{self, File};
 
 /// What depends on functions that come through here, all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

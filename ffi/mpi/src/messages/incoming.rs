@@ -11,11 +11,9 @@ use libcopy::p2p::header::{self, Header};
 use libcopy::p2p::segment::state;
 use libcopy::p2p::{Arriving, Copying, ReceiveError, View};
 
-use crate::comm::communicator;
-use crate::comm::communicator::Comm;
+use crate::comm::communicator::{self, Comm};
 use crate::comm::peers::Peers;
-use crate::comm::processes;
-use crate::comm::processes::World;
+use crate::comm::processes::{self, World};
 use crate::library::abi::{Word, complain};
 use crate::library::errors;
 pub use crate::library::errors::raise;
@@ -25,8 +23,7 @@ use crate::messages::arguments::Elements;
 use crate::messages::error_handlers::ErrorHandlers;
 use crate::messages::truncation::Failed;
 use crate::messages::{remote, truncation, view};
-use crate::types::datatype;
-use crate::types::datatype::Known;
+use crate::types::datatype::{self, Known};
 
 impl World {
     /// Whether a process has sent us the header of this slot, which we have not looked at.

@@ -170,17 +170,16 @@ unsafe fn isend_watched(
     watched: Watched,
 ) -> Option<c_int> {
     let count = c_int::try_from(what.count?).ok()?;
-    let (from, kind) = (what.buffer.cast_const(), what.datatype);
-    let (dest, tag, comm) = (to.dest, to.tag, to.comm);
     // SAFETY: the caller's promise, and then a request that the library has made.
     unsafe {
-        let code = match mode {
-            Mode::Standard => pmpi::isend(from, count, kind, dest, tag, comm, request),
-            Mode::Synchronous => pmpi::issend(from, count, kind, dest, tag, comm, request),
-        };
+        let code = mode.isend(
+            (what.buffer.cast_const(), count, what.datatype),
+            to,
+            request,
+        );
         // Several requests that are complete may have one and the same handle.
         if code == 0 && !packed::is_complete(world, request) {
-            let work = Work::Forwarded(comm);
+            let work = Work::Forwarded(to.comm);
             requests::remember_watched(world, request, work, false, Some(watched));
         }
         Some(code)
@@ -359,8 +358,16 @@ pub unsafe fn exchange(
     post: &dyn Fn(*mut c_void) -> c_int,
 ) -> c_int {
     if let Some(chosen) = remote::choose(world, send, to) {
-        // SAFETY: the caller's promise.
-        return unsafe { exchange_remote(world, chosen, to, (recv, source), status, post) };
+        let mut request = match posted(world, recv, (source, to.comm), post) {
+            Ok(request) => request,
+            Err(code) => return code,
+        };
+        // SAFETY: the caller's promise, and then our own request.
+        return unsafe {
+            let sent = chosen.send(world, Mode::Standard);
+            let received = wait_received(world, request.pointer(), status, (source, to.comm));
+            if sent == 0 { received } else { sent }
+        };
     }
     let (chosen, _watched) = sifted(world, (send, to, has_earned), Function::Sendrecv);
     // SAFETY: the caller's promise.
@@ -391,27 +398,6 @@ pub unsafe fn replace(
     }
     // SAFETY: the caller's promise.
     unsafe { exchange_chosen(world, chosen, owned, to, (what, source), status, both, post) }
-}
-
-/// `MPI_Sendrecv` whose message goes over RDMA.
-unsafe fn exchange_remote(
-    world: &World,
-    chosen: remote::Chosen,
-    to: Address,
-    (recv, source): (Elements, c_int),
-    status: *mut c_void,
-    post: &dyn Fn(*mut c_void) -> c_int,
-) -> c_int {
-    let mut request = match posted(world, recv, (source, to.comm), post) {
-        Ok(request) => request,
-        Err(code) => return code,
-    };
-    // SAFETY: the caller's promise, and then our own request.
-    unsafe {
-        let sent = chosen.send(world, Mode::Standard);
-        let received = wait_received(world, request.pointer(), status, (source, to.comm));
-        if sent == 0 { received } else { sent }
-    }
 }
 
 /// Waits for a request of our own that stands for the receiving half of a blocking call. From

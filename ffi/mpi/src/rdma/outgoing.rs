@@ -92,9 +92,7 @@ impl Engine {
 
     /// The receiver has matched a message, and wants its bytes if we still have them.
     pub(super) fn on_pull(&mut self, key: Key) {
-        self.is_received(key);
-        let is_waiting = |its: &Outgoing| matches!(its.state, Sending::Announced);
-        if self.outgoing.get(&key).is_some_and(is_waiting) {
+        if self.is_matched(key) {
             self.want_link(key.0);
             self.begin(key);
         }
@@ -102,12 +100,17 @@ impl Engine {
 
     /// The receiver has matched a message, and has no room for it.
     pub(super) fn on_truncated(&mut self, key: Key) {
-        self.is_received(key);
-        let is_waiting = |its: &Outgoing| matches!(its.state, Sending::Announced);
-        if self.outgoing.get(&key).is_some_and(is_waiting) {
+        if self.is_matched(key) {
             self.finish_send(key, Ok(()));
             self.tell(key.0, &Wire::Lost { sequence: key.1 });
         }
+    }
+
+    /// The receiver has matched a message; whether that waits for nothing else.
+    fn is_matched(&mut self, key: Key) -> bool {
+        self.is_received(key);
+        let is_waiting = |its: &Outgoing| matches!(its.state, Sending::Announced);
+        self.outgoing.get(&key).is_some_and(is_waiting)
     }
 
     fn is_received(&mut self, (rank, sequence): Key) {

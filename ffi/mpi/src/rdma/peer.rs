@@ -98,7 +98,7 @@ impl Backoff {
 }
 
 /// A process on another machine.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Peer {
     /// Which channel leads to it, and its rank there.
     pub channel: usize,
@@ -184,17 +184,7 @@ impl Peer {
             place,
             magic,
             least,
-            link: PeerLink::default(),
-            was_told: false,
-            sequence: 0,
-            unreceived: BTreeMap::new(),
-            backoff: Backoff::default(),
-            notices: VecDeque::new(),
-            early: BTreeSet::new(),
-            theirs: Retired::default(),
-            ours: Retired::default(),
-            packed: BTreeSet::new(),
-            truncated: BTreeMap::new(),
+            ..Peer::default()
         }
     }
 }

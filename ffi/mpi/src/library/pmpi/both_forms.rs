@@ -7,8 +7,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use crate::library::abi;
-use crate::library::abi::{Word, complain};
+use crate::library::abi::{self, Word, complain};
 use crate::library::neighbourhood::{Members, Neighbours};
 use crate::library::pmpi::functions::{MISSING, comm_call_errhandler};
 use crate::library::requests::{Role, Table};

@@ -14,8 +14,7 @@ use crate::collectives::persistent;
 use crate::comm::processes::{World, world};
 use crate::gpu;
 use crate::library::abi::{UNDEFINED, Word};
-use crate::library::fallback;
-use crate::library::fallback::Look;
+use crate::library::fallback::{self, Look};
 use crate::library::pmpi;
 use crate::library::requests::{Completion, Which};
 use crate::library::status::{Room, Status, is_ignored};
@@ -137,6 +136,33 @@ unsafe fn wait_as(
     Some(unsafe { finish(world, entry, request, status, owner) })
 }
 
+/// Completes one request at once: `ask` calls the library, with a status that it writes if it
+/// completes the request, and says whether it has.
+#[inline(always)]
+unsafe fn one_at_once(
+    world: &World,
+    request: *mut c_void,
+    status: *mut c_void,
+    ask: impl FnOnce(*mut c_void) -> (c_int, bool),
+) -> c_int {
+    let mut room = MaybeUninit::<Room>::uninit();
+    let at = Room::instead_of_uninit(&mut room, status);
+    // SAFETY: the caller's promise.
+    unsafe {
+        let handle = world.abi.handle_at(request, 0);
+        match ask(at) {
+            (code, false) => code,
+            (code, true) => {
+                // A library that truncates has written it.
+                if code != 0 && !is_truncation(world, code) {
+                    room.write(Room::new());
+                }
+                concluded(world, handle, at, code)
+            }
+        }
+    }
+}
+
 /// `MPI_Test`; see [`complete_at_once`].
 #[inline(always)]
 unsafe fn test_at_once(
@@ -148,23 +174,14 @@ unsafe fn test_at_once(
     if request.is_null() || flag.is_null() {
         return None;
     }
-    let mut room = MaybeUninit::<Room>::uninit();
-    let at = Room::instead_of_uninit(&mut room, status);
-    // SAFETY: the caller's promise; the library writes the status if it completes the request.
+    // SAFETY: the caller's promise.
     Some(unsafe {
-        let handle = world.abi.handle_at(request, 0);
-        // What is refused is not complete.
-        *flag = 0;
-        match pmpi::test(request, flag, at) {
-            code if *flag == 0 => code,
-            code => {
-                // A library that truncates has written it.
-                if code != 0 && !is_truncation(world, code) {
-                    room.write(Room::new());
-                }
-                concluded(world, handle, at, code)
-            }
-        }
+        one_at_once(world, request, status, |at| {
+            // What is refused is not complete.
+            *flag = 0;
+            let code = pmpi::test(request, flag, at);
+            (code, *flag != 0)
+        })
     })
 }
 
@@ -322,43 +339,20 @@ unsafe fn testany_at_once(call: &Completion) -> Option<c_int> {
     }
     if count == 1 {
         // SAFETY: the caller's promise.
-        return Some(unsafe { testany_of_one(world, requests, (index, flag), status) });
+        return Some(unsafe {
+            one_at_once(world, requests, status, |at| {
+                // What is refused is not complete. Not all errors say that something is.
+                *index = UNDEFINED;
+                let code = pmpi::testany(1, requests, index, flag, at);
+                (code, (code != 0 || *flag != 0) && *index == 0)
+            })
+        });
     }
     // SAFETY: likewise; there are as many handles as this.
     Some(unsafe { testany_of_some(world, (count, requests), (index, flag), status) })
 }
 
-/// `MPI_Testany` of one request, as the library is asked first: programs poll with it as with
-/// `MPI_Test`.
-#[inline(always)]
-unsafe fn testany_of_one(
-    world: &World,
-    request: *mut c_void,
-    (index, flag): (*mut c_int, *mut c_int),
-    status: *mut c_void,
-) -> c_int {
-    let mut room = MaybeUninit::<Room>::uninit();
-    let at = Room::instead_of_uninit(&mut room, status);
-    // SAFETY: the caller's promise; the library writes the status if it completes the request.
-    unsafe {
-        let handle = world.abi.handle_at(request, 0);
-        // What is refused is not complete. Not all errors say that something is.
-        *index = UNDEFINED;
-        match pmpi::testany(1, request, index, flag, at) {
-            0 if *flag == 0 => 0,
-            code if *index != 0 => code,
-            code => {
-                // A library that truncates has written it.
-                if code != 0 && !is_truncation(world, code) {
-                    room.write(Room::new());
-                }
-                concluded(world, handle, at, code)
-            }
-        }
-    }
-}
-
-/// The same of up to [`MOST_COPIED`].
+/// The same of up to [`MOST_COPIED`] requests.
 #[inline(never)]
 unsafe fn testany_of_some(
     world: &World,
