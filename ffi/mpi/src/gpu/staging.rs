@@ -25,8 +25,8 @@ static POOL: Mutex<Vec<Buffer>> = Mutex::new(Vec::new());
 pub struct Pooled(Option<Buffer>);
 
 impl Pooled {
-    /// `bytes` bytes for packed bytes of memory that is `near`: pinned, so that kernels reach it, or
-    /// of the GPU that `near` is on.
+    /// Room for packed bytes of memory that is `near`: pinned, so that kernels reach it, or of the
+    /// GPU that `near` is on.
     ///
     /// # Errors
     ///
