@@ -123,10 +123,10 @@ pub fn wrapped(feature: Feature) -> Option<&'static Wrapped> {
         let files = Files::loaded();
         // All at once: the files are gone through.
         let hashes: Vec<_> = WATCHED.iter().map(|(_, _, hashes)| *hashes).collect();
-        let suspects = files.suspects(&hashes);
+        let suspects = WATCHED.iter().zip(files.suspects(&hashes));
+        let suspects: Vec<_> = suspects.filter(|(_, is)| *is != [false; 3]).collect();
         let first = |kind: &Kind| {
-            let suspects = WATCHED.iter().zip(&suspects);
-            let mut of_kind = suspects.filter(|((its, ..), _)| its == kind);
+            let mut of_kind = suspects.iter().filter(|((its, ..), _)| its == kind);
             of_kind.find_map(|((_, name, _), suspect)| files.wrapping(name, *suspect))
         };
         let of = |(feature, _): &(Feature, _)| feature.kinds().iter().find_map(first);
