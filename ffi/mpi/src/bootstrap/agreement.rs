@@ -263,12 +263,8 @@ impl Meeting {
 
     /// What the owner of the table has for the others.
     pub fn offer(&self) -> Offer {
-        let words = self.own.table().offer.iter();
-        let mut offer = Offer::default();
-        for (word, place) in offer.iter_mut().zip(words) {
-            *word = place.load(Ordering::Relaxed);
-        }
-        offer
+        let words = self.own.table().offer.each_ref();
+        words.map(|word| word.load(Ordering::Relaxed))
     }
 
     /// The process, address and value of a word of each member, to try whether its memory can be

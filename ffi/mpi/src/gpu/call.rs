@@ -4,20 +4,21 @@
 //! place: host memory, or, where the function is the MPI library's and the library takes that,
 //! device memory.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
 
 use libcopy::lock::lock;
 use libcopy::p2p::header::may_arrive;
-use libcopy_gpu::Driver;
+use libcopy_gpu::{Driver, Space};
 
 use crate::decide::active::active;
 use crate::gpu::elements::{Elements, Started, said};
 use crate::gpu::landing::Landing;
 use crate::gpu::method::Method;
 use crate::gpu::report::{Event, note, note_method};
-use crate::gpu::staging::{OnDevice, Place, Staging};
+use crate::gpu::staging::{Place, Pooled, Staging};
 use crate::gpu::{delayed, elements, method, upcalls, watch};
 use crate::library::abi::{Abi, Word, complain};
 use crate::library::count::Count;
@@ -86,7 +87,7 @@ impl Side {
             let to = self.place.address() + *offset as u64;
             match self.form {
                 Form::Packed => elements.pack(both, to),
-                Form::Image => elements.copy_out(both, to),
+                Form::Image => elements.copy_image(both, to, true),
             }
         })
     }
@@ -112,14 +113,12 @@ impl Side {
                     let bytes = bytes.unwrap_or(u64::MAX);
                     all.push(elements.start_unpack(both, from, bytes)?);
                 }
-                Form::Image => elements.copy_in(both, from)?,
+                Form::Image => elements.copy_image(both, from, false)?,
             }
         }
         Ok(())
     }
-}
 
-impl Side {
     /// Whether nothing is packed or unpacked, since the library has the elements themselves; counts
     /// that.
     fn is_own(&self, is_packed: bool) -> bool {
@@ -141,27 +140,30 @@ impl Side {
 #[derive(Debug)]
 pub struct Call {
     driver: &'static Driver,
-    abi: &'static Abi,
-    comm: Word,
-    is_persistent: bool,
+    pub abi: &'static Abi,
+    pub comm: Word,
+    /// Whether it makes a persistent request.
+    pub is_persistent: bool,
     /// Whether a status says how many bytes were received.
-    has_status: bool,
+    pub has_status: bool,
     /// Whether the function goes to the MPI library as it is, which may then be handed device
-    /// memory.
-    is_library: bool,
+    /// memory: what it does with its buffers is the library's affair.
+    pub is_library: bool,
     /// Whether it sends a message.
     is_send: bool,
     /// Whether what is sent is packed later ([`Call::begin_later`]).
     is_later: bool,
-    /// Whether it makes a persistent request whose starts offer what is sent to its receiver, and
-    /// pack it only where that cannot be.
-    offers: bool,
+    /// Whether it makes a persistent request whose starts offer what is sent to its receiver
+    /// ([`crate::gpu::requests::offer_started`]), and pack it only where that cannot be
+    /// ([`crate::gpu::requests::pack_started`]).
+    pub offers: bool,
     /// Whether the function lets messages get on while it waits.
-    attends: bool,
+    pub attends: bool,
     sides: Vec<Side>,
-    failed: Option<c_int>,
+    /// Why the function is not to be called.
+    pub failed: Option<c_int>,
     /// Arrays of the call that were made anew.
-    arrays: Vec<Vec<u64>>,
+    arrays: Vec<Box<dyn Any + Send>>,
 }
 
 impl Call {
@@ -201,34 +203,25 @@ impl Call {
         Some(call)
     }
 
-    /// Puts host memory in the place of elements that are in device memory.
+    /// Puts host memory in the place of elements that are in device memory; the code of the call if
+    /// that cannot be done.
     fn replace<N: Count>(
         &mut self,
         direction: Direction,
         buffer: &mut *mut c_void,
         count: &mut N,
         datatype: &mut Word,
-    ) {
+    ) -> Result<(), c_int> {
         let what = (*datatype, self.comm);
-        let both = (self.driver, self.abi);
-        let Some(elements) = Elements::on_device(both, *buffer, count.number(), what) else {
-            return;
+        let Some(elements) = Elements::on_device(self.both(), *buffer, count.number(), what) else {
+            return Ok(());
         };
         let bytes = elements.bytes();
-        let place = match self.place(&elements, bytes, direction) {
-            Ok(place) => place,
-            Err(code) => return self.fail(code),
-        };
+        let place = self.place(&elements, bytes, direction)?;
         if !elements.kind.is_dense() {
             match N::of(bytes) {
                 Some(number) => (*count, *datatype) = (number, self.abi.byte),
-                None => match dense(self.abi, elements.kind.size()) {
-                    Some(dense) => *datatype = dense,
-                    None => {
-                        self.failed = Some(self.abi.error);
-                        return;
-                    }
-                },
+                None => *datatype = dense(self.abi, elements.kind.size()).ok_or(self.abi.error)?,
             }
         }
         *buffer = place.address() as *mut c_void;
@@ -245,6 +238,21 @@ impl Call {
             direction,
             form: Form::Packed,
         });
+        Ok(())
+    }
+
+    /// [`Call::replace`], whose code is the call's.
+    fn replace_or_fail<N: Count>(
+        &mut self,
+        direction: Direction,
+        buffer: &mut *mut c_void,
+        count: &mut N,
+        datatype: &mut Word,
+    ) {
+        self.is_send |= direction.sends();
+        if let Err(code) = self.replace(direction, buffer, count, datatype) {
+            self.failed = Some(code);
+        }
     }
 
     /// Memory for the packed bytes of elements, or the elements themselves; the code of the call
@@ -273,7 +281,7 @@ impl Call {
     /// the call where there is no room.
     pub fn packed_place(&self, elements: &Elements, bytes: usize) -> Result<Place, c_int> {
         if self.hands_over(elements) {
-            match OnDevice::new(self.driver, &elements.near, bytes) {
+            match Pooled::new(self.driver, (Space::Device, &elements.near), bytes) {
                 Ok(memory) => return Ok(Place::Device(memory)),
                 // The GPU has no memory left: the host may have some.
                 Err(error) => complain(&format!("{error}; packed into host memory")),
@@ -292,8 +300,7 @@ impl Call {
         self.is_library && method::hands_over(there, elements.size(), elements.kind.is_dense())
     }
 
-    /// Says that the function goes to the MPI library as it is: what it does with its buffers is
-    /// the library's affair.
+    /// Says that the function goes to the MPI library as it is.
     pub fn goes_to_library(&mut self) {
         self.is_library = true;
     }
@@ -306,11 +313,7 @@ impl Call {
 
     /// Calls the function with what is in the place of the buffers.
     pub fn go_on(&self, function: impl FnOnce() -> c_int) -> c_int {
-        if self.is_handed_over() {
-            watch::handed_over(function)
-        } else {
-            watch::inside(function)
-        }
+        watch::with(self.is_handed_over(), function)
     }
 
     /// After the library has received into device memory, with this status and code: what came may
@@ -386,20 +389,10 @@ impl Call {
     }
 
     /// Keeps an array until the call is complete; where it is.
-    pub fn keep(&mut self, array: Vec<u64>) -> *const c_void {
-        let at = array.as_ptr().cast();
-        self.arrays.push(array);
+    pub fn keep<T: Send + 'static>(&mut self, array: Vec<T>) -> *const T {
+        let at = array.as_ptr();
+        self.arrays.push(Box::new(array));
         at
-    }
-
-    /// Fails, instead of calling the function.
-    pub fn fail(&mut self, code: c_int) {
-        self.failed = Some(code);
-    }
-
-    /// Says that the function has no status.
-    pub fn has_no_status(&mut self) {
-        self.has_status = false;
     }
 
     /// Elements that are sent.
@@ -409,8 +402,7 @@ impl Call {
         count: &mut N,
         datatype: &mut Word,
     ) {
-        self.is_send = true;
-        self.replace(Direction::Out, buffer, count, datatype);
+        self.replace_or_fail(Direction::Out, buffer, count, datatype);
     }
 
     /// Elements that are received.
@@ -420,7 +412,7 @@ impl Call {
         count: &mut N,
         datatype: &mut Word,
     ) {
-        self.replace(Direction::In, buffer, count, datatype);
+        self.replace_or_fail(Direction::In, buffer, count, datatype);
     }
 
     /// Elements that are sent, and received in their place.
@@ -430,8 +422,7 @@ impl Call {
         count: &mut N,
         datatype: &mut Word,
     ) {
-        self.is_send = true;
-        self.replace(Direction::Both, buffer, count, datatype);
+        self.replace_or_fail(Direction::Both, buffer, count, datatype);
     }
 
     /// Calls the function with what is in the place of the buffers, and a status if it has one, and
@@ -471,19 +462,9 @@ impl Call {
         }
     }
 
-    /// Says that the function lets messages get on while it waits.
-    pub fn does_attend(&mut self) {
-        self.attends = true;
-    }
-
-    /// Whether it does, as receives do that are not short.
+    /// Whether messages get on while it waits, as in receives that are not short.
     fn attends(&self) -> bool {
         self.attends || self.sides.iter().any(|side| side.landing.is_some())
-    }
-
-    /// Why the function is not to be called.
-    pub fn failed(&self) -> Option<c_int> {
-        self.failed
     }
 
     /// Whether nothing was replaced.
@@ -534,42 +515,15 @@ impl Call {
         self.is_send && !self.is_persistent
     }
 
-    /// Says that each start of the persistent request offers what is sent
-    /// ([`crate::gpu::requests::offer_started`]), or has it packed
-    /// ([`crate::gpu::requests::pack_started`]).
-    pub fn does_offer(&mut self) {
-        self.offers = true;
-    }
-
-    /// Whether each start does.
-    pub fn offers(&self) -> bool {
-        self.offers
-    }
-
     /// The elements of a message that it sends.
     pub fn sent(&self) -> Option<&Elements> {
         let mut sides = self.sides.iter().filter(|side| side.direction.sends());
         sides.next()?.parts.first().map(|(elements, _)| elements)
     }
 
-    /// Whether it makes a persistent request.
-    pub fn is_persistent(&self) -> bool {
-        self.is_persistent
-    }
-
     /// The driver and the library.
     pub fn both(&self) -> (&'static Driver, &'static Abi) {
         (self.driver, self.abi)
-    }
-
-    /// The communicator.
-    pub fn comm(&self) -> Word {
-        self.comm
-    }
-
-    /// The library.
-    pub fn abi(&self) -> &'static Abi {
-        self.abi
     }
 
     /// Has the communicator's error handler hear of a code, and returns it.

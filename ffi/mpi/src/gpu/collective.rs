@@ -5,16 +5,14 @@
 //! libraries cut messages between elements.
 
 use std::ffi::{c_int, c_void};
-use std::mem::size_of;
 
 use crate::gpu::call::{Call, Direction, Form, Side, dense};
 use crate::gpu::elements::Elements;
 use crate::gpu::staging::{Place, Staging};
-use crate::library::abi::{Abi, Word};
+use crate::library::abi::Word;
 use crate::library::buffers::Address;
 use crate::library::count::Count;
-use crate::library::neighbourhood::Neighbours;
-use crate::library::pmpi;
+use crate::library::neighbourhood::{Members, Neighbours};
 use crate::types::buffer::Kind;
 
 /// A collective on a communicator.
@@ -59,35 +57,10 @@ pub struct BufferW<'a, N, P> {
     pub types: &'a mut *const c_void,
 }
 
-/// A place in bytes, as wide as it is in a form of a function.
-pub trait Offset: Copy {
-    fn offset(self) -> isize;
-    fn of(offset: usize) -> Option<Self>;
-}
-
-impl Offset for c_int {
-    fn offset(self) -> isize {
-        self as isize
-    }
-
-    fn of(offset: usize) -> Option<c_int> {
-        c_int::try_from(offset).ok()
-    }
-}
-
-impl Offset for isize {
-    fn offset(self) -> isize {
-        self
-    }
-
-    fn of(offset: usize) -> Option<isize> {
-        isize::try_from(offset).ok()
-    }
-}
-
 /// A buffer of a collective. The program gives one per call, or a part for each rank or neighbour.
 pub trait Parts {
-    /// Replaces what is in device memory, of `number` parts.
+    /// Replaces what is in device memory, of `number` parts; the code of the call if that cannot be
+    /// done.
     ///
     /// # Safety
     ///
@@ -98,7 +71,7 @@ pub trait Parts {
         buffer: &mut impl Address,
         number: usize,
         direction: Direction,
-    );
+    ) -> Result<(), c_int>;
 }
 
 impl<N: Count> Parts for Buffer<'_, N> {
@@ -108,34 +81,16 @@ impl<N: Count> Parts for Buffer<'_, N> {
         buffer: &mut impl Address,
         number: usize,
         direction: Direction,
-    ) {
-        let Buffer { count, datatype } = self;
-        if collective.is_in_place(*buffer) {
-            return;
-        }
-        let all = count.number().and_then(|count| count.checked_mul(number));
-        let what = (*datatype, collective.call.comm());
-        let Some(elements) = Elements::on_device(collective.call.both(), buffer.get(), all, what)
-        else {
-            return;
+    ) -> Result<(), c_int> {
+        let all = self.count.number();
+        let all = all.and_then(|count| count.checked_mul(number));
+        let Some(elements) = collective.on_device(buffer.get(), all, *self.datatype) else {
+            return Ok(());
         };
-        if collective.make_dense(&elements.kind, datatype) {
-            let place = match collective
-                .call
-                .place(&elements, elements.bytes(), direction)
-            {
-                Ok(place) => place,
-                Err(code) => return collective.call.fail(code),
-            };
-            *buffer = Address::at(place.address() as *mut c_void);
-            collective.call.add(Side {
-                landing: None,
-                parts: vec![(elements, 0)],
-                place,
-                direction,
-                form: Form::Packed,
-            });
-        }
+        collective.make_dense(&elements.kind, self.datatype)?;
+        let place = (collective.call).place(&elements, elements.bytes(), direction)?;
+        collective.put(buffer, vec![(elements, 0)], place, direction);
+        Ok(())
     }
 }
 
@@ -146,14 +101,14 @@ impl<N: Count> Parts for BufferV<'_, N> {
         buffer: &mut impl Address,
         number: usize,
         direction: Direction,
-    ) {
+    ) -> Result<(), c_int> {
         let BufferV {
             counts,
             places,
             datatype,
         } = self;
         if collective.is_in_place(*buffer) || counts.is_null() || places.is_null() {
-            return;
+            return Ok(());
         }
         // SAFETY: the caller's promise.
         let part = |i: usize| unsafe {
@@ -164,23 +119,22 @@ impl<N: Count> Parts for BufferV<'_, N> {
         };
         let first = (0..number).map(part).find(|(count, _)| *count != Some(0));
         let Some((Some(first_count), first_place)) = first else {
-            return;
+            return Ok(());
         };
-        let (both, comm) = (collective.call.both(), collective.call.comm());
-        let Some(kind) = Kind::of(both.1, *datatype, comm) else {
-            return;
+        let abi = collective.call.abi;
+        let Some(kind) = Kind::of(abi, *datatype, collective.call.comm) else {
+            return Ok(());
         };
         let at = |place: isize| {
             let offset = kind.extent().wrapping_mul(place);
             buffer.get().wrapping_byte_offset(offset)
         };
-        let what = (*datatype, comm);
-        let first = Elements::on_device(both, at(first_place), Some(first_count), what);
+        let first = collective.on_device(at(first_place), Some(first_count), *datatype);
         let Some(first) = first else {
-            return;
+            return Ok(());
         };
         let (mut all, mut bytes, mut elements) = (Vec::new(), 0, 0);
-        let mut starts = Array::<N::Place>::new();
+        let mut starts = Vec::with_capacity(number);
         let mut fill = || {
             for (count, place) in (0..number).map(part) {
                 let count = count?;
@@ -195,53 +149,39 @@ impl<N: Count> Parts for BufferV<'_, N> {
             }
             Some(())
         };
-        if fill().is_none() {
-            // The library says what is wrong with counts; places that do not fit are too many
-            // bytes.
-            collective.call.fail(collective.abi().error);
-            return;
-        }
-        if collective.make_dense(&first.kind, datatype) {
-            let place = match collective.call.packed_place(&first, bytes) {
-                Ok(place) => place,
-                Err(code) => return collective.call.fail(code),
-            };
-            *buffer = Address::at(place.address() as *mut c_void);
-            *places = collective.call.keep(starts.words).cast();
-            collective.call.add(Side {
-                landing: None,
-                parts: all,
-                place,
-                direction,
-                form: Form::Packed,
-            });
-        }
+        // The library says what is wrong with counts; places that do not fit are too many bytes.
+        fill().ok_or(abi.error)?;
+        collective.make_dense(&first.kind, datatype)?;
+        let place = collective.call.packed_place(&first, bytes)?;
+        *places = collective.call.keep(starts);
+        collective.put(buffer, all, place, direction);
+        Ok(())
     }
 }
 
-impl<N: Count, P: Offset> Parts for BufferW<'_, N, P> {
+impl<N, P> Parts for BufferW<'_, N, P>
+where
+    N: Count,
+    P: Copy + Send + TryFrom<usize> + TryInto<isize> + 'static,
+{
     unsafe fn replace(
         self,
         collective: &mut Collective,
         buffer: &mut impl Address,
         number: usize,
         direction: Direction,
-    ) {
+    ) -> Result<(), c_int> {
         let BufferW {
             counts,
             places,
             types,
         } = self;
-        if collective.is_in_place(*buffer)
-            || counts.is_null()
-            || places.is_null()
-            || types.is_null()
-        {
-            return;
+        let are_there = !counts.is_null() && !places.is_null() && !types.is_null();
+        if collective.is_in_place(*buffer) || !are_there {
+            return Ok(());
         }
-        let (both, comm) = (collective.call.both(), collective.call.comm());
-        let abi = both.1;
-        let (mut all, mut bytes, mut is_there) = (Vec::new(), 0_usize, false);
+        let abi = collective.call.abi;
+        let (mut all, mut bytes) = (Vec::new(), 0_usize);
         for i in 0..number {
             // SAFETY: the caller's promise.
             let (count, place, datatype) = unsafe {
@@ -251,39 +191,26 @@ impl<N: Count, P: Offset> Parts for BufferW<'_, N, P> {
                     abi.handle_at(*types, i),
                 )
             };
-            let at = buffer.get().wrapping_byte_offset(place.offset());
-            let part = Elements::on_device(both, at, count, (datatype, comm));
-            is_there |= part.is_some();
+            let place = place.try_into().map_err(|_| abi.error)?;
+            let at = buffer.get().wrapping_byte_offset(place);
+            let part = collective.on_device(at, count, datatype);
             let len = part.as_ref().map_or(0, Elements::bytes);
             all.push((part, bytes));
             bytes += len.next_multiple_of(16);
         }
-        let Some(near) = all
-            .iter()
-            .find_map(|(part, _)| part.as_ref())
-            .filter(|_| is_there)
-        else {
-            return;
+        let Some(near) = all.iter().find_map(|(part, _)| part.as_ref()) else {
+            return Ok(());
         };
-        let place = match collective.call.packed_place(near, bytes) {
-            Ok(place) => place,
-            Err(code) => return collective.call.fail(code),
-        };
-        let (mut starts, width) = (Array::<P>::new(), abi.handle_size());
+        let place = collective.call.packed_place(near, bytes)?;
+        let (mut starts, width) = (Vec::with_capacity(number), abi.handle_size());
         let mut handles = vec![0_u64; (number * width).div_ceil(8)];
         let mut parts = Vec::new();
         for (i, (part, offset)) in all.into_iter().enumerate() {
             // SAFETY: the caller's promise.
             let mut datatype = unsafe { abi.handle_at(*types, i) };
-            let Some(start) = P::of(offset) else {
-                collective.call.fail(abi.error);
-                return;
-            };
-            starts.push(start);
+            starts.push(P::try_from(offset).map_err(|_| abi.error)?);
             if let Some(part) = part {
-                if !collective.make_dense(&part.kind, &mut datatype) {
-                    return;
-                }
+                collective.make_dense(&part.kind, &mut datatype)?;
                 parts.push((part, offset));
             }
             // SAFETY: `handles` has room for each handle `i`.
@@ -292,16 +219,10 @@ impl<N: Count, P: Offset> Parts for BufferW<'_, N, P> {
                 abi.set_handle(at.cast(), datatype);
             }
         }
-        *buffer = Address::at(place.address() as *mut c_void);
-        *places = collective.call.keep(starts.words).cast();
-        *types = collective.call.keep(handles);
-        collective.call.add(Side {
-            landing: None,
-            parts,
-            place,
-            direction,
-            form: Form::Packed,
-        });
+        *places = collective.call.keep(starts);
+        *types = collective.call.keep(handles).cast();
+        collective.put(buffer, parts, place, direction);
+        Ok(())
     }
 }
 
@@ -323,50 +244,32 @@ impl Collective {
     }
 
     fn of(mut call: Call) -> Option<Collective> {
-        let comm = call.comm();
-        call.has_no_status();
-        let abi = call.abi();
-        if !abi.is_comm(comm) {
+        let comm = call.comm;
+        call.has_status = false;
+        if !call.abi.is_comm(comm) {
             return None;
         }
-        let (mut inter, mut rank, mut size, mut remote) = (0, 0, 0, 0);
-        // SAFETY: writable outputs; the library checks the communicator.
-        unsafe {
-            if pmpi::comm_test_inter(comm, &mut inter) != 0
-                || pmpi::comm_rank(comm, &mut rank) != 0
-                || pmpi::comm_size(comm, &mut size) != 0
-            {
-                return None;
-            }
-            if inter != 0 {
-                pmpi::comm_remote_size(comm, &mut remote);
-            }
-        }
-        let (size, remote) = (usize::try_from(size).ok()?, usize::try_from(remote).ok()?);
+        let members = Members::of(comm)?;
         Some(Collective {
             call,
-            is_inter: inter != 0,
-            rank: usize::try_from(rank).ok()?,
-            size,
-            peers: if inter != 0 { remote } else { size },
+            is_inter: members.is_inter,
+            rank: usize::try_from(members.rank).ok()?,
+            size: usize::try_from(members.size).ok()?,
+            peers: usize::try_from(members.peers()).ok()?,
         })
-    }
-
-    fn abi(&self) -> &'static Abi {
-        self.call.abi()
     }
 
     fn role(&self, root: c_int) -> Role {
         match self.is_inter {
             false if usize::try_from(root) == Ok(self.rank) => Role::Root,
-            true if root == self.abi().root => Role::Root,
+            true if root == self.call.abi.root => Role::Root,
             true if root < 0 => Role::Idle,
             _ => Role::Leaf,
         }
     }
 
     fn is_in_place(&self, buffer: impl Address) -> bool {
-        buffer.get() as usize == self.abi().in_place
+        buffer.get() as usize == self.call.abi.in_place
     }
 
     /// The direction of a receive buffer, which has what is sent if that is in place.
@@ -380,23 +283,54 @@ impl Collective {
 
     /// Says that the function goes to the MPI library as it is.
     pub fn goes_to_library(&mut self) {
-        self.call.goes_to_library();
+        self.call.is_library = true;
+    }
+
+    /// Elements, if they are in device memory.
+    fn on_device(&self, at: *mut c_void, count: Option<usize>, datatype: Word) -> Option<Elements> {
+        if self.is_in_place(at) {
+            return None;
+        }
+        Elements::on_device(self.call.both(), at, count, (datatype, self.call.comm))
     }
 
     /// Replaces a datatype by a dense one of its size.
-    fn make_dense(&mut self, kind: &Kind, datatype: &mut Word) -> bool {
-        if kind.is_dense() {
-            return true;
+    fn make_dense(&self, kind: &Kind, datatype: &mut Word) -> Result<(), c_int> {
+        if !kind.is_dense() {
+            *datatype = dense(self.call.abi, kind.size()).ok_or(self.call.abi.error)?;
         }
-        match dense(self.abi(), kind.size()) {
-            Some(dense) => {
-                *datatype = dense;
-                true
-            }
-            None => {
-                self.call.fail(self.abi().error);
-                false
-            }
+        Ok(())
+    }
+
+    /// Puts memory for packed bytes in the place of a buffer with these parts.
+    fn put(
+        &mut self,
+        buffer: &mut impl Address,
+        parts: Vec<(Elements, usize)>,
+        place: Place,
+        direction: Direction,
+    ) {
+        *buffer = Address::at(place.address() as *mut c_void);
+        self.call.add(Side {
+            landing: None,
+            parts,
+            place,
+            direction,
+            form: Form::Packed,
+        });
+    }
+
+    /// [`Parts::replace`], whose code is the call's.
+    unsafe fn replace(
+        &mut self,
+        parts: impl Parts,
+        buffer: &mut impl Address,
+        number: usize,
+        direction: Direction,
+    ) {
+        // SAFETY: the caller's promise.
+        if let Err(code) = unsafe { parts.replace(self, buffer, number, direction) } {
+            self.call.failed = Some(code);
         }
     }
 
@@ -412,7 +346,7 @@ impl Collective {
             Role::Idle => return,
         };
         // SAFETY: the caller's promise.
-        unsafe { parts.replace(self, buffer, 1, direction) };
+        unsafe { self.replace(parts, buffer, 1, direction) };
     }
 
     /// Gathers, of parts of one or of several lengths.
@@ -427,10 +361,10 @@ impl Collective {
         // SAFETY: the caller's promise.
         unsafe {
             if role == Role::Leaf || role == Role::Root && !self.is_inter {
-                sent.replace(self, send, 1, Direction::Out);
+                self.replace(sent, send, 1, Direction::Out);
             }
             if role == Role::Root {
-                received.replace(self, recv, self.peers, direction);
+                self.replace(received, recv, self.peers, direction);
             }
         }
     }
@@ -446,10 +380,10 @@ impl Collective {
         // SAFETY: the caller's promise.
         unsafe {
             if role == Role::Root {
-                sent.replace(self, send, self.peers, Direction::Out);
+                self.replace(sent, send, self.peers, Direction::Out);
             }
             if role == Role::Leaf || role == Role::Root && !self.is_inter {
-                received.replace(self, recv, 1, Direction::In);
+                self.replace(received, recv, 1, Direction::In);
             }
         }
     }
@@ -463,8 +397,8 @@ impl Collective {
         let direction = self.received(*send);
         // SAFETY: the caller's promise.
         unsafe {
-            sent.replace(self, send, 1, Direction::Out);
-            received.replace(self, recv, self.peers, direction);
+            self.replace(sent, send, 1, Direction::Out);
+            self.replace(received, recv, self.peers, direction);
         }
     }
 
@@ -477,30 +411,25 @@ impl Collective {
         let direction = self.received(*send);
         // SAFETY: the caller's promise.
         unsafe {
-            sent.replace(self, send, self.peers, Direction::Out);
-            received.replace(self, recv, self.peers, direction);
+            self.replace(sent, send, self.peers, Direction::Out);
+            self.replace(received, recv, self.peers, direction);
         }
     }
 
     /// Neighbours that are sent to, those that are received from, and the direction of what is
     /// received: nothing comes from `MPI_PROC_NULL`.
     fn neighbours(&self) -> (usize, usize, Direction) {
-        match Neighbours::of(self.abi(), self.call.comm()) {
-            None => (0, 0, Direction::In),
-            Some(neighbours) => {
-                let has_nobody = neighbours.sources.iter().any(|rank| *rank < 0);
-                let direction = if has_nobody {
-                    Direction::Both
-                } else {
-                    Direction::In
-                };
-                (
-                    neighbours.destinations.len(),
-                    neighbours.sources.len(),
-                    direction,
-                )
-            }
-        }
+        let Some(neighbours) = Neighbours::of(self.call.abi, self.call.comm) else {
+            return (0, 0, Direction::In);
+        };
+        let has_nobody = neighbours.sources.iter().any(|rank| *rank < 0);
+        let direction = if has_nobody {
+            Direction::Both
+        } else {
+            Direction::In
+        };
+        let (to, from) = (neighbours.destinations.len(), neighbours.sources.len());
+        (to, from, direction)
     }
 
     /// Gathers from neighbours.
@@ -512,8 +441,8 @@ impl Collective {
         let (_, from, direction) = self.neighbours();
         // SAFETY: the caller's promise.
         unsafe {
-            sent.replace(self, send, 1, Direction::Out);
-            received.replace(self, recv, from, direction);
+            self.replace(sent, send, 1, Direction::Out);
+            self.replace(received, recv, from, direction);
         }
     }
 
@@ -526,8 +455,8 @@ impl Collective {
         let (to, from, direction) = self.neighbours();
         // SAFETY: the caller's promise.
         unsafe {
-            sent.replace(self, send, to, Direction::Out);
-            received.replace(self, recv, from, direction);
+            self.replace(sent, send, to, Direction::Out);
+            self.replace(received, recv, from, direction);
         }
     }
 
@@ -539,24 +468,19 @@ impl Collective {
         datatype: Word,
         direction: Direction,
     ) {
-        if self.is_in_place(*buffer) {
-            return;
-        }
-        let what = (datatype, self.call.comm());
-        let both = self.call.both();
-        let Some(elements) = Elements::on_device(both, buffer.get(), count, what) else {
+        let Some(elements) = self.on_device(buffer.get(), count, datatype) else {
             return;
         };
-        let Some((low, len)) = elements.span() else {
-            self.call.fail(both.1.error);
-            return;
-        };
+        let (driver, abi) = self.call.both();
         // In host memory, also for a library that takes the other: only some of those reduce there.
-        let staging = match Staging::new(both.0, &elements.near, len) {
-            Ok(staging) => staging,
-            Err(code) => return self.call.fail(code),
+        let staged = elements.span().ok_or(abi.error).and_then(|(low, len)| {
+            let staging = Staging::new(driver, &elements.near, len)?;
+            Ok((staging.address().wrapping_add_signed(-low), staging))
+        });
+        let (origin, staging) = match staged {
+            Ok(staged) => staged,
+            Err(code) => return self.call.failed = Some(code),
         };
-        let origin = staging.address().wrapping_add_signed(-low);
         *buffer = Address::at(origin as *mut c_void);
         self.call.add(Side {
             landing: None,
@@ -647,34 +571,5 @@ impl Collective {
     /// Calls a function that makes a request.
     pub fn begin(self, request: *const c_void, function: impl FnOnce() -> c_int) -> c_int {
         self.call.begin(request, function)
-    }
-}
-
-/// An array of numbers of some width, in words that it is aligned in.
-struct Array<T> {
-    words: Vec<u64>,
-    length: usize,
-    _of: std::marker::PhantomData<T>,
-}
-
-impl<T: Copy> Array<T> {
-    fn new() -> Self {
-        const { assert!(size_of::<T>() <= size_of::<u64>()) };
-        Array {
-            words: Vec::new(),
-            length: 0,
-            _of: std::marker::PhantomData,
-        }
-    }
-
-    fn push(&mut self, value: T) {
-        self.length += 1;
-        self.words
-            .resize((self.length * size_of::<T>()).div_ceil(8), 0);
-        // SAFETY: `words` has room for `length` values, aligned as words are.
-        unsafe {
-            let array = self.words.as_mut_ptr().cast::<T>();
-            array.add(self.length - 1).write(value);
-        }
     }
 }

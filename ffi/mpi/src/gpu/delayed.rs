@@ -19,8 +19,7 @@ use libcopy::lock::lock;
 
 use crate::gpu::elements::Started;
 use crate::gpu::{elements, watch};
-use crate::library::abi;
-use crate::library::abi::Word;
+use crate::library::abi::{self, Word};
 
 /// A function that gets the variable of a request.
 pub type OnRequest = unsafe extern "C" fn(*mut c_void) -> c_int;
@@ -138,13 +137,8 @@ fn start(waiting: &Waiting) -> c_int {
     let at = (&raw mut variable).cast();
     // SAFETY: a persistent request of ours, in a variable with room for either kind of handle; it
     // stays the same.
-    let start = || unsafe {
+    watch::with(waiting.is_handed_over, || unsafe {
         abi.set_handle(at, waiting.handle);
         (waiting.start)(at)
-    };
-    if waiting.is_handed_over {
-        watch::handed_over(start)
-    } else {
-        watch::inside(start)
-    }
+    })
 }

@@ -9,10 +9,9 @@ use libcopy::scratch::zeros;
 use libcopy_gpu::{Driver, Error, GpuLayout, Pending, Pointer, Space};
 
 use crate::decide::threshold;
-use crate::gpu::method;
-use crate::gpu::method::{Method, Size};
+use crate::gpu::method::{self, Method, Size};
 use crate::gpu::report::{Event, note, note_method};
-use crate::gpu::staging::OnDevice;
+use crate::gpu::staging::Pooled;
 use crate::library::abi::{Abi, Word, complain};
 use crate::library::errors::no_room;
 use crate::library::{errors, pmpi};
@@ -61,13 +60,18 @@ impl Elements {
                 device(driver, (base as u64).wrapping_add_signed(low as i64))?
             }
         };
+        Elements::at(kind, near, base.cast_mut(), count)
+    }
+
+    /// Elements of a type in the memory of `near`; `None` if they are too many bytes.
+    fn at(kind: Kind, near: Pointer, base: *mut c_void, count: usize) -> Option<Elements> {
         let bytes = kind.bytes_of(count)?;
         let prepared = (!kind.is_dense())
             .then(|| kind.prepared(count, bytes))
             .flatten();
         Some(Elements {
             kind,
-            base: base.cast_mut(),
+            base,
             count,
             near,
             prepared,
@@ -93,17 +97,7 @@ impl Elements {
 
     /// Other elements of the same type, in the same memory; `None` if they are too many bytes.
     pub fn others(&self, base: *mut c_void, count: usize) -> Option<Elements> {
-        let bytes = self.kind.bytes_of(count)?;
-        let prepared = (!self.kind.is_dense())
-            .then(|| self.kind.prepared(count, bytes))
-            .flatten();
-        Some(Elements {
-            kind: self.kind.clone(),
-            base,
-            count,
-            near: self.near,
-            prepared,
-        })
+        Elements::at(self.kind.clone(), self.near, base, count)
     }
 
     /// Keeps the datatype for as long as these are used, whatever the program frees, if it is asked
@@ -152,10 +146,6 @@ impl Elements {
     }
 
     /// Packs them into as many bytes of memory of any space at `to`.
-    ///
-    /// # Errors
-    ///
-    /// An error code.
     pub fn pack(&self, (driver, abi): (&Driver, &Abi), to: u64) -> Result<(), c_int> {
         note(Event::Bytes, self.bytes() as u64);
         let bytes = self.bytes();
@@ -175,19 +165,16 @@ impl Elements {
             if method != Method::Staged {
                 return said(abi, pack(to));
             }
-            let staged = OnDevice::new(driver, &self.near, bytes).and_then(|packed| {
-                pack(packed.address())?;
-                libcopy_gpu::copy(driver, to, packed.address(), bytes)
-            });
+            let staged =
+                Pooled::new(driver, (Space::Device, &self.near), bytes).and_then(|packed| {
+                    pack(packed.address())?;
+                    libcopy_gpu::copy(driver, to, packed.address(), bytes)
+                });
             said(abi, staged)
         }
     }
 
     /// [`Elements::pack`] without waiting, where kernels and copies do all.
-    ///
-    /// # Errors
-    ///
-    /// An error code.
     pub fn start_pack(
         &self,
         (driver, abi): (&'static Driver, &'static Abi),
@@ -213,7 +200,7 @@ impl Elements {
                         libcopy_gpu::start_pack(driver, layout, base, all, to)
                     };
                     if method == Method::Staged {
-                        OnDevice::new(driver, &self.near, bytes).and_then(|packed| {
+                        Pooled::new(driver, (Space::Device, &self.near), bytes).and_then(|packed| {
                             let mut pending = pack(packed.address())?;
                             libcopy_gpu::copy_after(&mut pending, to, packed.address(), bytes)?;
                             pending.keep(packed);
@@ -229,10 +216,6 @@ impl Elements {
     }
 
     /// Unpacks their first `bytes` bytes from memory of any space at `from`.
-    ///
-    /// # Errors
-    ///
-    /// An error code.
     pub fn unpack(
         &self,
         both: (&'static Driver, &'static Abi),
@@ -243,10 +226,6 @@ impl Elements {
     }
 
     /// [`Elements::unpack`] without waiting, where kernels and copies do all.
-    ///
-    /// # Errors
-    ///
-    /// An error code.
     pub fn start_unpack(
         &self,
         (driver, abi): (&'static Driver, &'static Abi),
@@ -276,7 +255,7 @@ impl Elements {
         // SAFETY: as above.
         let started = unsafe {
             if method == Method::Staged {
-                OnDevice::new(driver, &self.near, count).and_then(|packed| {
+                Pooled::new(driver, (Space::Device, &self.near), count).and_then(|packed| {
                     let at = packed.address();
                     let mut pending = libcopy_gpu::start_copy(driver, at, from, count)?;
                     libcopy_gpu::unpack_after(&mut pending, layout, base, 0..bytes, at)?;
@@ -294,30 +273,19 @@ impl Elements {
         Started::of(abi, started)
     }
 
-    /// Copies all bytes from the first to the last one of theirs to host memory.
-    ///
-    /// # Errors
-    ///
-    /// An error code.
-    pub fn copy_out(&self, (driver, abi): (&Driver, &Abi), to: u64) -> Result<(), c_int> {
+    /// Copies all bytes from the first to the last one of theirs to host memory, or back.
+    pub fn copy_image(
+        &self,
+        (driver, abi): (&Driver, &Abi),
+        host: u64,
+        is_out: bool,
+    ) -> Result<(), c_int> {
         let (low, len) = self.span().ok_or(abi.error)?;
         note(Event::Bytes, len as u64);
-        let from = (self.base as u64).wrapping_add_signed(low);
+        let own = (self.base as u64).wrapping_add_signed(low);
+        let (to, from) = if is_out { (host, own) } else { (own, host) };
         // SAFETY: the program's elements; the bytes between them are memory of the same allocation.
         // The caller has room.
-        said(abi, unsafe { libcopy_gpu::copy(driver, to, from, len) })
-    }
-
-    /// Copies them back.
-    ///
-    /// # Errors
-    ///
-    /// An error code.
-    pub fn copy_in(&self, (driver, abi): (&Driver, &Abi), from: u64) -> Result<(), c_int> {
-        let (low, len) = self.span().ok_or(abi.error)?;
-        note(Event::Bytes, len as u64);
-        let to = (self.base as u64).wrapping_add_signed(low);
-        // SAFETY: as above.
         said(abi, unsafe { libcopy_gpu::copy(driver, to, from, len) })
     }
 
@@ -342,7 +310,7 @@ impl Elements {
     fn image(&self, (driver, abi): (&Driver, &Abi)) -> Result<Vec<u8>, c_int> {
         let (_, len) = self.span().ok_or(abi.error)?;
         let mut image = zeros(len).map_err(no_room)?;
-        self.copy_out((driver, abi), image.as_mut_ptr() as u64)?;
+        self.copy_image((driver, abi), image.as_mut_ptr() as u64, true)?;
         Ok(image)
     }
 
@@ -404,7 +372,7 @@ impl Elements {
             }
             self.kind.unpack(&packed, origin, self.count)?;
         }
-        self.copy_in((driver, abi), image.as_mut_ptr() as u64)
+        self.copy_image((driver, abi), image.as_mut_ptr() as u64, false)
     }
 }
 
@@ -427,20 +395,12 @@ impl Started {
     }
 
     /// Whether the bytes are there.
-    ///
-    /// # Errors
-    ///
-    /// An error code.
     pub fn is_done(&mut self) -> Result<bool, c_int> {
         let done = self.pending.as_mut().map_or(Ok(true), Pending::is_done);
         done.map_err(|error| failed(self.abi, &error))
     }
 
     /// Waits until they are.
-    ///
-    /// # Errors
-    ///
-    /// An error code.
     pub fn wait(&mut self) -> Result<(), c_int> {
         let done = self.pending.as_mut().map_or(Ok(()), Pending::wait);
         said(self.abi, done)

@@ -97,7 +97,7 @@ impl Call {
         let (mut base, mut packed) = what.places();
         if let Some((elements, staging, origin)) = &self.elements {
             // What lies between elements that are received keeps its bytes.
-            elements.copy_out(both, staging.address())?;
+            elements.copy_image(both, staging.address(), true)?;
             base = *origin;
         }
         let Some((place, staging, bytes)) = &self.packed else {
@@ -132,7 +132,7 @@ impl Call {
         let written = self.elements.as_ref();
         if let Some((elements, staging, _)) = written.filter(|_| side == Side::Unpacks && code == 0)
         {
-            elements.copy_in((self.driver, self.abi), staging.address())?;
+            elements.copy_image((self.driver, self.abi), staging.address(), false)?;
         }
         Ok(code)
     }

@@ -16,31 +16,35 @@ macro_rules! with_gpu {
 }
 pub(crate) use with_gpu;
 
-pub fn may_be_loaded() -> bool {
-    false
+/// Functions with the same answer to everything.
+macro_rules! constant {
+    ($($name:ident($($argument:ident: $kind:ty),*) $(-> $result:ty = $answer:expr)?;)*) => { $(
+        pub fn $name($($argument: $kind),*) $(-> $result)? {
+            $($answer)?
+        }
+    )* };
 }
 
-pub fn is_loaded() -> bool {
-    false
-}
-
-pub fn has_requests() -> bool {
-    false
-}
-
-pub fn is_handed_over() -> bool {
-    false
+constant! {
+    may_be_loaded() -> bool = false;
+    is_loaded() -> bool = false;
+    has_requests() -> bool = false;
+    is_handed_over() -> bool = false;
+    before_waiting();
+    wait_for_others();
+    finish();
+    may_be_left() -> bool = false;
+    note_offered(_size: Size);
+    offer_started(_handle: Word, _receiver: usize) -> Option<Offer> = None;
+    pack_started(_handle: Word) -> Result<(), i32> = Ok(());
+    reach(
+        _from: (i32, &Header), _handle: &DeviceHandle, _layout: Option<&Layout>, _to: &View
+    ) -> Option<Box<dyn DeviceCopy>> = None;
 }
 
 pub fn inside<R>(call: impl FnOnce() -> R) -> R {
     call()
 }
-
-pub fn before_waiting() {}
-
-pub fn wait_for_others() {}
-
-pub fn finish() {}
 
 /// A message out of device memory, of which there is none.
 #[derive(Debug)]
@@ -90,27 +94,4 @@ impl DeviceElements for Offer {
     fn over(&self, _were_copied: bool) {
         match *self {}
     }
-}
-
-pub fn may_be_left() -> bool {
-    false
-}
-
-pub fn note_offered(_size: Size) {}
-
-pub fn offer_started(_handle: Word, _receiver: usize) -> Option<Offer> {
-    None
-}
-
-pub fn pack_started(_handle: Word) -> Result<(), i32> {
-    Ok(())
-}
-
-pub fn reach(
-    _from: (i32, &Header),
-    _handle: &DeviceHandle,
-    _layout: Option<&Layout>,
-    _to: &View,
-) -> Option<Box<dyn DeviceCopy>> {
-    None
 }

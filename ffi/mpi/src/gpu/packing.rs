@@ -15,8 +15,7 @@ use crate::decide::active::active;
 use crate::library::abi::{Abi, Word};
 use crate::library::buffers::{Packing, Side};
 use crate::library::count::Count;
-use crate::library::errors;
-use crate::library::errors::no_room;
+use crate::library::errors::{self, no_room};
 use crate::types::buffer::Kind;
 
 /// What a call is about.

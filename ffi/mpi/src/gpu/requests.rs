@@ -11,7 +11,7 @@ use libcopy::lock::lock;
 
 use crate::decide::active::active;
 use crate::gpu::call::Call;
-use crate::gpu::delayed::{Functions, Waiting};
+use crate::gpu::delayed::{Functions, OnRequest, Waiting};
 use crate::gpu::elements::Started;
 use crate::gpu::peer::Offer;
 use crate::gpu::report::{Event, note};
@@ -46,7 +46,7 @@ pub fn any() -> bool {
 impl Call {
     /// Calls a function that makes a request, which the buffers are remembered with.
     pub fn begin(self, request: *const c_void, function: impl FnOnce() -> c_int) -> c_int {
-        if let Some(code) = self.failed() {
+        if let Some(code) = self.failed {
             return self.raise(code);
         }
         if self.sends_now() {
@@ -69,7 +69,7 @@ impl Call {
         make: impl FnOnce() -> c_int,
         function: impl FnOnce() -> c_int,
     ) -> c_int {
-        if let Some(code) = self.failed() {
+        if let Some(code) = self.failed {
             return self.raise(code);
         }
         if self.is_empty() {
@@ -107,13 +107,13 @@ impl Call {
 
 /// Remembers the buffers of a request that the library has just made; its handle.
 fn remember(call: Call, request: *const c_void, delayed: Option<Functions>) -> Word {
-    let abi = call.abi();
+    let abi = call.abi;
     // SAFETY: the library has written a handle there.
     let handle = unsafe { abi.handle_at(request, 0) } & abi.handle;
     put(
         handle,
         Pending {
-            is_active: !call.is_persistent(),
+            is_active: !call.is_persistent,
             is_unpacked: false,
             fetched: None,
             delayed,
@@ -199,7 +199,7 @@ impl Found {
             let _ = self.end_delayed(variable);
         }
         self.pending.is_active = false;
-        if self.pending.call.is_persistent() {
+        if self.pending.call.is_persistent {
             self.put_back();
         }
     }
@@ -214,7 +214,7 @@ impl Found {
         let Some(functions) = self.pending.delayed.take() else {
             return Ok(());
         };
-        let abi = self.pending.call.abi();
+        let abi = self.pending.call.abi;
         let mut own: Word = 0;
         let at = (&raw mut own).cast();
         // SAFETY: a request of ours that is not active any more, in a variable with room for either
@@ -245,7 +245,7 @@ impl Concluding {
         let pending = &mut self.found.pending;
         let unpacked = self.unpacking.and_then(|mut all| pending.wait(&mut all));
         pending.is_active = false;
-        if pending.call.is_persistent() {
+        if pending.call.is_persistent {
             self.found.put_back();
         }
         self.sent.and(unpacked)
@@ -512,7 +512,7 @@ pub unsafe fn before_start(count: c_int, requests: *const c_void) -> Result<(), 
     delayed::flush();
     // SAFETY: the caller's promise.
     for mut found in unsafe { Found::all(abi, count, requests) } {
-        let raised = if found.pending.call.offers() {
+        let raised = if found.pending.call.offers {
             Ok(())
         } else {
             found.pending.pack()
@@ -555,15 +555,12 @@ pub fn pack_started(handle: Word) -> Result<(), c_int> {
 /// `MPI_Test` of the program's.
 type Test = unsafe extern "C" fn(*mut c_void, *mut c_int, *mut c_void) -> c_int;
 
-/// `MPI_Request_free` of the program's.
-type Free = unsafe extern "C" fn(*mut c_void) -> c_int;
-
 /// A request that the program has freed and that is not complete.
 struct Orphan {
     handle: Word,
     test: Test,
     /// Frees a persistent request, which completing it does not.
-    free: Option<Free>,
+    free: Option<OnRequest>,
 }
 
 static ORPHANS: Mutex<Vec<Orphan>> = Mutex::new(Vec::new());
@@ -571,13 +568,13 @@ static ORPHANS: Mutex<Vec<Orphan>> = Mutex::new(Vec::new());
 /// `MPI_Request_free`, which is local (MPI 4.1, section 3.7.3): the request goes on, and is
 /// completed by later calls.
 #[cold]
-pub unsafe fn free(request: *mut c_void, test: Test, free: Free) -> Option<c_int> {
+pub unsafe fn free(request: *mut c_void, test: Test, free: OnRequest) -> Option<c_int> {
     let abi = active()?;
     delayed::flush();
     // SAFETY: the caller's promise.
     unsafe {
         let found = Found::all(abi, 1, request).pop()?;
-        let is_persistent = found.pending.call.is_persistent();
+        let is_persistent = found.pending.call.is_persistent;
         if is_persistent && !found.pending.is_active {
             return Some(free(request));
         }

@@ -20,53 +20,28 @@ const LEAST_BYTES: usize = 64 << 10;
 
 static POOL: Mutex<Vec<Buffer>> = Mutex::new(Vec::new());
 
-/// Memory for packed bytes.
+/// A buffer of the driver's that is kept for the next calls when this goes.
 #[derive(Debug)]
-pub enum Staging {
-    /// Pinned, so that kernels reach it.
-    Pinned(Option<Buffer>),
-    /// Pageable, where the driver pins no more.
-    Host(Vec<u8>),
-}
+pub struct Pooled(Option<Buffer>);
 
-impl Staging {
-    /// `bytes` bytes, for packed bytes of memory that is `near`; the code of the call where there
-    /// is no room.
-    pub fn new(driver: &Driver, near: &Pointer, bytes: usize) -> Result<Staging, c_int> {
-        if let Some(buffer) = kept(driver, (Space::Pinned, near), bytes) {
-            return Ok(Staging::Pinned(Some(buffer)));
-        }
-        match Buffer::pinned(driver, near, rounded(bytes)) {
-            Ok(buffer) => Ok(Staging::Pinned(Some(buffer))),
-            Err(_) => zeros(bytes).map(Staging::Host).map_err(no_room),
-        }
-    }
-
-    /// Where it is.
-    pub fn address(&self) -> u64 {
-        match self {
-            Staging::Pinned(Some(buffer)) => buffer.address(),
-            Staging::Pinned(None) => 0,
-            Staging::Host(bytes) => bytes.as_ptr() as u64,
-        }
-    }
-}
-
-/// Memory of the GPU that `near` is on, for packed bytes.
-#[derive(Debug)]
-pub struct OnDevice(Option<Buffer>);
-
-impl OnDevice {
-    /// So many bytes.
+impl Pooled {
+    /// Room for packed bytes of memory that is `near`: pinned, so that kernels reach it, or of the
+    /// GPU that `near` is on.
     ///
     /// # Errors
     ///
     /// The GPU has no memory left, or the driver fails.
-    pub fn new(driver: &Driver, near: &Pointer, bytes: usize) -> libcopy_gpu::Result<OnDevice> {
-        if let Some(buffer) = kept(driver, (Space::Device, near), bytes) {
-            return Ok(OnDevice(Some(buffer)));
-        }
-        Buffer::device(driver, near, rounded(bytes)).map(|buffer| OnDevice(Some(buffer)))
+    pub fn new(
+        driver: &Driver,
+        (space, near): (Space, &Pointer),
+        bytes: usize,
+    ) -> libcopy_gpu::Result<Pooled> {
+        let buffer = match (kept(driver, (space, near), bytes), space) {
+            (Some(buffer), _) => buffer,
+            (None, Space::Pinned) => Buffer::pinned(driver, near, rounded(bytes))?,
+            (None, _) => Buffer::device(driver, near, rounded(bytes))?,
+        };
+        Ok(Pooled(Some(buffer)))
     }
 
     /// Where it is.
@@ -75,10 +50,37 @@ impl OnDevice {
     }
 }
 
-impl Drop for OnDevice {
+impl Drop for Pooled {
     fn drop(&mut self) {
         if let Some(buffer) = self.0.take() {
             keep(buffer);
+        }
+    }
+}
+
+/// Host memory for packed bytes.
+#[derive(Debug)]
+pub enum Staging {
+    Pinned(Pooled),
+    /// Pageable, where the driver pins no more.
+    Host(Vec<u8>),
+}
+
+impl Staging {
+    /// `bytes` bytes, for packed bytes of memory that is `near`; the code of the call where there
+    /// is no room.
+    pub fn new(driver: &Driver, near: &Pointer, bytes: usize) -> Result<Staging, c_int> {
+        match Pooled::new(driver, (Space::Pinned, near), bytes) {
+            Ok(buffer) => Ok(Staging::Pinned(buffer)),
+            Err(_) => zeros(bytes).map(Staging::Host).map_err(no_room),
+        }
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> u64 {
+        match self {
+            Staging::Pinned(buffer) => buffer.address(),
+            Staging::Host(bytes) => bytes.as_ptr() as u64,
         }
     }
 }
@@ -89,7 +91,7 @@ pub enum Place {
     /// Host memory.
     Host(Staging),
     /// Device memory with packed bytes, for a library that takes that.
-    Device(OnDevice),
+    Device(Pooled),
     /// The buffer itself, for the same.
     Own(u64),
 }
@@ -148,15 +150,5 @@ fn keep(buffer: Buffer) {
     let bytes: usize = pool.iter().map(Buffer::bytes).sum();
     if bytes + buffer.bytes() <= MOST_BYTES {
         pool.push(buffer);
-    }
-}
-
-impl Drop for Staging {
-    fn drop(&mut self) {
-        if let Staging::Pinned(buffer) = self {
-            if let Some(buffer) = buffer.take() {
-                keep(buffer);
-            }
-        }
     }
 }

@@ -11,54 +11,21 @@ use crate::decide::active::active;
 use crate::gpu::{delayed, upcalls};
 use crate::library::abi::{Word, function, profiling_name};
 use crate::library::async_guard::{forwarded, word};
-use crate::library::relocations::first_used;
+use crate::library::relocations::{first_used, names};
 use crate::library::{abi, pmpi};
 
 /// Functions that wait for other ranks and that we do not stand in front of.
-const PAST_US: [&str; 42] = [
-    "MPI_Comm_accept",
-    "MPI_Comm_connect",
-    "MPI_Comm_create_from_group",
-    "MPI_Comm_disconnect",
-    "MPI_Comm_join",
-    "MPI_Comm_spawn",
-    "MPI_Comm_spawn_multiple",
-    "MPI_File_read_all",
-    "MPI_File_read_all_c",
-    "MPI_File_read_at_all",
-    "MPI_File_read_at_all_c",
-    "MPI_File_read_ordered",
-    "MPI_File_set_size",
-    "MPI_File_set_view",
-    "MPI_File_sync",
-    "MPI_File_write_all",
-    "MPI_File_write_all_c",
-    "MPI_File_write_at_all",
-    "MPI_File_write_at_all_c",
-    "MPI_File_write_ordered",
-    "MPI_Intercomm_create_from_groups",
-    "MPI_Precv_init",
-    "MPI_Psend_init",
-    "MPI_Session_finalize",
-    "MPI_Win_allocate",
-    "MPI_Win_allocate_shared",
-    "MPI_Win_complete",
-    "MPI_Win_create",
-    "MPI_Win_create_dynamic",
-    "MPI_Win_fence",
-    "MPI_Win_flush",
-    "MPI_Win_flush_all",
-    "MPI_Win_free",
-    "MPI_Win_lock",
-    "MPI_Win_lock_all",
-    "MPI_Win_post",
-    "MPI_Win_start",
-    "MPI_Win_unlock",
-    "MPI_Win_unlock_all",
-    "MPI_Win_wait",
-    "MPI_File_open",
-    "MPI_File_close",
-];
+const PAST_US: [&str; 42] = names! {
+    MPI_Comm_accept MPI_Comm_connect MPI_Comm_create_from_group MPI_Comm_disconnect MPI_Comm_join
+    MPI_Comm_spawn MPI_Comm_spawn_multiple MPI_File_read_all MPI_File_read_all_c
+    MPI_File_read_at_all MPI_File_read_at_all_c MPI_File_read_ordered MPI_File_set_size
+    MPI_File_set_view MPI_File_sync MPI_File_write_all MPI_File_write_all_c MPI_File_write_at_all
+    MPI_File_write_at_all_c MPI_File_write_ordered MPI_Intercomm_create_from_groups MPI_Precv_init
+    MPI_Psend_init MPI_Session_finalize MPI_Win_allocate MPI_Win_allocate_shared MPI_Win_complete
+    MPI_Win_create MPI_Win_create_dynamic MPI_Win_fence MPI_Win_flush MPI_Win_flush_all
+    MPI_Win_free MPI_Win_lock MPI_Win_lock_all MPI_Win_post MPI_Win_start MPI_Win_unlock
+    MPI_Win_unlock_all MPI_Win_wait MPI_File_open MPI_File_close
+};
 
 /// Whether the program or one of its libraries uses functions that go past us, or has the MPI
 /// library's Fortran functions, which call past us.

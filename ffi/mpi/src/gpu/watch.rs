@@ -10,6 +10,7 @@
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ops::ControlFlow;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -19,6 +20,7 @@ use libcopy_gpu::Driver;
 
 use crate::decide::active::active;
 use crate::library::abi::complain;
+use crate::library::loaded::{base_name, each_file};
 use crate::library::{pmpi, world_model};
 
 use crate::gpu::upcalls;
@@ -116,9 +118,14 @@ pub fn inside<R>(call: impl FnOnce() -> R) -> R {
     called_by(Caller::Replaced, call)
 }
 
-/// Calls a function that goes to the MPI library at once, with buffers in device memory.
-pub fn handed_over<R>(call: impl FnOnce() -> R) -> R {
-    called_by(Caller::HandedOver, call)
+/// The same of a function that goes to the MPI library at once, if buffers in device memory are
+/// handed over.
+pub fn with<R>(is_handed_over: bool, call: impl FnOnce() -> R) -> R {
+    if is_handed_over {
+        called_by(Caller::HandedOver, call)
+    } else {
+        inside(call)
+    }
 }
 
 fn called_by<R>(caller: Caller, call: impl FnOnce() -> R) -> R {
@@ -258,53 +265,38 @@ fn entry_of(library: *mut c_void) -> Option<*mut LinkMap> {
 impl Libraries {
     /// The libraries that there are.
     fn now() -> Option<Libraries> {
-        struct Walk {
-            first: *mut LinkMap,
-            found: Option<Libraries>,
-        }
-        /// Walks through the list; nothing is added to it or taken from it meanwhile.
-        extern "C" fn walk(
-            _info: *mut libc::dl_phdr_info,
-            _size: libc::size_t,
-            walk: *mut c_void,
-        ) -> c_int {
-            // SAFETY: the structure below, and the entries of the list, whose names are strings.
-            unsafe {
-                let walk = &mut *walk.cast::<Walk>();
-                let (mut at, mut has_driver) = (walk.first, false);
-                let name_of = |at: *mut LinkMap| match (*at).name {
-                    name if name.is_null() => c"",
-                    name => CStr::from_ptr(name),
-                };
-                loop {
-                    has_driver |= is_driver(name_of(at).to_bytes());
-                    let next = (*at).next.load(Ordering::Relaxed);
-                    if next.is_null() {
-                        break;
-                    }
-                    at = next;
-                }
-                walk.found = Some(Libraries {
-                    last: at,
-                    name: name_of(at).to_owned(),
-                    has_driver,
-                });
-            }
-            1
-        }
         // SAFETY: the program itself, which is always open.
         let program = unsafe { libc::dlopen(ptr::null(), libc::RTLD_LAZY) };
         if program.is_null() {
             return None;
         }
-        let mut walking = Walk {
-            first: entry_of(program)?,
-            found: None,
-        };
-        // SAFETY: the function gets the structure. While it runs, dl_iterate_phdr(3) holds the lock
-        // of the list.
-        unsafe { libc::dl_iterate_phdr(Some(walk), (&raw mut walking).cast()) };
-        walking.found
+        let (mut last, mut found) = (entry_of(program)?, None);
+        // Nothing is added to the list or taken from it while the function runs: dl_iterate_phdr(3)
+        // holds the lock of the list.
+        each_file(|_, _| {
+            let mut has_driver = false;
+            // SAFETY: the entries of the list, whose names are strings.
+            let name = unsafe {
+                loop {
+                    let name = match (*last).name {
+                        name if name.is_null() => c"",
+                        name => CStr::from_ptr(name),
+                    };
+                    has_driver |= is_driver(name.to_bytes());
+                    match (*last).next.load(Ordering::Relaxed) {
+                        next if next.is_null() => break name.to_owned(),
+                        next => last = next,
+                    }
+                }
+            };
+            found = Some(Libraries {
+                last,
+                name,
+                has_driver,
+            });
+            ControlFlow::Break(())
+        });
+        found
     }
 
     /// A reference to the last library, which keeps its entry; `None` if it cannot be had.
@@ -330,8 +322,7 @@ impl Libraries {
 
 /// Whether this is the path of a CUDA driver.
 fn is_driver(path: &[u8]) -> bool {
-    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
-    name.starts_with(b"libcuda.so")
+    base_name(path).starts_with(b"libcuda.so")
 }
 
 #[cfg(test)]

@@ -17,19 +17,15 @@ use libcopy::offload::{self, Async, NoGuards};
 use libcopy::policy::Policy;
 
 use crate::library::abi::{Word, complain, function, profiling_name};
-use crate::library::relocations::first_used;
+use crate::library::relocations::{first_used, names};
 use crate::library::{abi, pmpi, world_model};
 use libcopy::lock::lock;
 
 /// Functions with buffers that we do not stand in front of. Their other forms are ours.
-const PAST_US: [&str; 6] = [
-    "MPI_Buffer_attach_c",
-    "MPI_Win_create_c",
-    "MPI_Win_allocate_c",
-    "MPI_Win_allocate_shared_c",
-    "MPI_Psend_init",
-    "MPI_Precv_init",
-];
+const PAST_US: [&str; 6] = names! {
+    MPI_Buffer_attach_c MPI_Win_create_c MPI_Win_allocate_c MPI_Win_allocate_shared_c
+    MPI_Psend_init MPI_Precv_init
+};
 
 /// What a team of ranks on one machine may do, by what `policy` says.
 pub fn choice(policy: &Policy) -> Async {
@@ -187,7 +183,8 @@ macro_rules! word {
 pub(crate) use {forwarded, word};
 
 /// Passes on what has a buffer.
-fn with_buffers(call: impl FnOnce() -> c_int) -> c_int {
+#[inline(always)]
+pub fn with_buffers(call: impl FnOnce() -> c_int) -> c_int {
     match before() {
         Ok(()) => call(),
         Err(code) => code,

@@ -11,7 +11,7 @@ pub type Large = i64;
 /// What counts elements.
 pub trait Count: Copy {
     /// What says where parts of a buffer are: in elements, or in bytes for `MPI_Alltoallw`.
-    type Place: Copy;
+    type Place: Copy + Send + TryFrom<usize> + TryInto<isize> + 'static;
 
     /// Whether this is the form for large counts.
     const LARGE: bool;

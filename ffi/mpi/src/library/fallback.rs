@@ -223,6 +223,7 @@ function!(STATUS_ANY = c"PMPI_Request_get_status_any");
 /// # Safety
 ///
 /// The library wrote a handle there.
+#[inline]
 pub unsafe fn note_persistent(request: *const c_void) {
     let Ok(abi) = abi::get() else {
         return;
@@ -270,11 +271,8 @@ pub unsafe fn look(abi: &Abi, request: *mut c_void, status: *mut c_void) -> Look
         if code != 0 || flag == 0 || !view.is_empty(abi) {
             return (code, true, flag != 0);
         }
-        (
-            code,
-            !PERSISTENT.read().contains_key(&(handle & abi.handle)),
-            true,
-        )
+        let is_persistent = PERSISTENT.read().contains_key(&(handle & abi.handle));
+        (code, !is_persistent, true)
     }
 }
 
@@ -435,25 +433,14 @@ pub unsafe fn ask_each(
 ///
 /// As the MPI standard says.
 pub unsafe fn ask(call: &Completion) -> c_int {
-    let (count, requests, index, flag, done, statuses) = (
-        call.count,
-        call.requests,
-        call.index,
-        call.flag,
-        call.done,
-        call.statuses,
-    );
+    let (count, requests, statuses) = (call.count, call.requests, call.statuses);
+    let (index, flag, done) = (call.index, call.flag, call.done);
     let lacking = abi::get().ok().filter(|_| STATUS_ANY.if_any() == 0);
     // SAFETY: the caller's promise.
     unsafe {
         if let (Some(abi), Ok(number)) = (lacking, usize::try_from(count)) {
-            return ask_each(abi, number, call, |i, status| {
-                look(
-                    abi,
-                    requests.wrapping_byte_add(i * abi.handle_size()),
-                    status,
-                )
-            });
+            let request = |i| requests.wrapping_byte_add(i * abi.handle_size());
+            return ask_each(abi, number, call, |i, status| look(abi, request(i), status));
         }
         match call.which {
             Which::Any => forward::request_get_status_any(count, requests, index, flag, statuses),

@@ -6,7 +6,7 @@
 //! several times as many; a look into a hash table costs ten.
 
 use std::ffi::{CStr, CString, c_int, c_void};
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Mutex};
 
 use libcopy::lock::lock;
@@ -14,26 +14,37 @@ use libcopy::lock::lock;
 /// How many files were loaded and unloaded up to now: `dlpi_adds` and `dlpi_subs`.
 pub type Generation = (u64, u64);
 
+/// Calls a function with the description of each file that is loaded, and how long that is, until
+/// the function breaks off.
+pub fn each_file<F: FnMut(&libc::dl_phdr_info, usize) -> ControlFlow<()>>(mut visit: F) {
+    unsafe extern "C" fn call<F: FnMut(&libc::dl_phdr_info, usize) -> ControlFlow<()>>(
+        info: *mut libc::dl_phdr_info,
+        size: libc::size_t,
+        visit: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the loader describes a file that is loaded as long as this runs; the function is
+        // the one below.
+        unsafe { (*visit.cast::<F>())(&*info, size).is_break().into() }
+    }
+    // SAFETY: the callback gets this function, and is not called afterwards.
+    unsafe { libc::dl_iterate_phdr(Some(call::<F>), (&raw mut visit).cast()) };
+}
+
 /// The current [`Generation`]; `None` with a loader that does not count.
 pub fn generation() -> Option<Generation> {
-    let mut found: Option<Generation> = None;
-    // SAFETY: the callback gets this variable, and is not called afterwards.
-    unsafe { libc::dl_iterate_phdr(Some(counts), (&raw mut found).cast()) };
+    let mut found = None;
+    each_file(|info, size| {
+        if size >= std::mem::offset_of!(libc::dl_phdr_info, dlpi_tls_modid) {
+            found = Some((info.dlpi_adds, info.dlpi_subs));
+        }
+        ControlFlow::Break(())
+    });
     found
 }
 
-unsafe extern "C" fn counts(
-    info: *mut libc::dl_phdr_info,
-    size: libc::size_t,
-    found: *mut c_void,
-) -> c_int {
-    if size >= std::mem::offset_of!(libc::dl_phdr_info, dlpi_tls_modid) {
-        // SAFETY: the loader's structure has both fields, as its size says; the variable is ours.
-        unsafe {
-            *found.cast::<Option<Generation>>() = Some(((*info).dlpi_adds, (*info).dlpi_subs))
-        };
-    }
-    1
+/// The name of a file without its folders.
+pub fn base_name(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
 }
 
 /// A file that is loaded.
@@ -48,8 +59,7 @@ pub struct File {
 impl File {
     /// Whether its name is one of an MPI library's files.
     pub fn is_mpi_library(&self) -> bool {
-        let path = self.name.to_bytes();
-        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+        let name = base_name(self.name.to_bytes());
         name.starts_with(b"libmpi") && name.windows(3).any(|part| part == b".so")
     }
 }
@@ -64,29 +74,28 @@ pub fn files() -> Arc<Vec<File>> {
         return files.clone();
     }
     let mut all: Vec<File> = Vec::new();
-    // SAFETY: the callback gets this vector, and is not called afterwards.
-    unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut all).cast()) };
+    each_file(|info, _| {
+        // SAFETY: the loader describes a file that is loaded as long as this runs.
+        let (name, addresses) = unsafe { (name_of(info).to_owned(), addresses(info)) };
+        all.push(File { name, addresses });
+        ControlFlow::Continue(())
+    });
     let all = Arc::new(all);
     *known = now.map(|now| (now, all.clone()));
     all
 }
 
-unsafe extern "C" fn note(
-    info: *mut libc::dl_phdr_info,
-    _size: libc::size_t,
-    files: *mut c_void,
-) -> c_int {
-    // SAFETY: the loader describes a file that is loaded as long as this runs; the vector is ours.
-    unsafe {
-        let (info, files) = (&*info, &mut *files.cast::<Vec<File>>());
-        let name = match info.dlpi_name {
-            name if name.is_null() => CString::default(),
-            name => CStr::from_ptr(name).to_owned(),
-        };
-        let addresses = addresses(info);
-        files.push(File { name, addresses });
+/// The path of a file; empty for the program.
+///
+/// # Safety
+///
+/// The file is loaded, and this is its description.
+pub unsafe fn name_of(info: &libc::dl_phdr_info) -> &CStr {
+    match info.dlpi_name {
+        name if name.is_null() => c"",
+        // SAFETY: the loader's string, which stays as long as the file.
+        name => unsafe { CStr::from_ptr(name) },
     }
-    0
 }
 
 /// The addresses of a file.
@@ -230,48 +239,20 @@ impl Definitions {
 
 /// Which of the names with these hashes may be defined in files of some indices in [`files`].
 pub fn may_define(hashes: &[u32], is_asked: impl Fn(usize) -> bool) -> Vec<bool> {
-    struct Search<'a, F> {
-        hashes: &'a [u32],
-        is_asked: F,
-        index: usize,
-        found: Vec<bool>,
-    }
-    unsafe extern "C" fn visit<F: Fn(usize) -> bool>(
-        info: *mut libc::dl_phdr_info,
-        _size: libc::size_t,
-        search: *mut c_void,
-    ) -> c_int {
-        // SAFETY: the loader describes a file that is loaded as long as this runs; the search is
-        // ours.
-        unsafe {
-            let (info, search) = (&*info, &mut *search.cast::<Search<'_, F>>());
-            let index = search.index;
-            search.index += 1;
-            if (search.is_asked)(index) {
-                let definitions = Definitions::of(info);
-                for (found, hash) in search.found.iter_mut().zip(search.hashes) {
-                    // Without a table of this kind nothing is known.
-                    *found |= definitions.as_ref().is_none_or(|all| all.has(*hash));
-                }
+    let (mut index, mut found) = (0, vec![false; hashes.len()]);
+    each_file(|info, _| {
+        if is_asked(index) {
+            // SAFETY: the loader describes a file that is loaded as long as this runs.
+            let definitions = unsafe { Definitions::of(info) };
+            for (found, hash) in found.iter_mut().zip(hashes) {
+                // Without a table of this kind nothing is known.
+                *found |= definitions.as_ref().is_none_or(|all| all.has(*hash));
             }
         }
-        0
-    }
-    fn visitor<F: Fn(usize) -> bool>(
-        _: &Search<'_, F>,
-    ) -> unsafe extern "C" fn(*mut libc::dl_phdr_info, libc::size_t, *mut c_void) -> c_int {
-        visit::<F>
-    }
-    let mut search = Search {
-        hashes,
-        is_asked,
-        index: 0,
-        found: vec![false; hashes.len()],
-    };
-    let visit = visitor(&search);
-    // SAFETY: the callback gets this search, and is not called afterwards.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
-    search.found
+        index += 1;
+        ControlFlow::Continue(())
+    });
+    found
 }
 
 #[cfg(test)]

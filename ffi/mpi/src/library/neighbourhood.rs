@@ -1,11 +1,54 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! The neighbours of a rank, by the topology of a communicator (MPI 4.1, chapter 8).
+//! How many ranks a communicator has, and the neighbours of a rank, by the topology of the
+//! communicator (MPI 4.1, chapter 8).
 
 use std::ffi::c_int;
 
 use crate::library::abi::{Abi, Word};
 use crate::library::pmpi;
+
+/// How many ranks a communicator has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Members {
+    pub is_inter: bool,
+    /// Our own rank.
+    pub rank: c_int,
+    /// Ranks of our group.
+    pub size: c_int,
+    /// Ranks of the other group of an intercommunicator.
+    pub remote: c_int,
+}
+
+impl Members {
+    /// Asks the library; `None` if it does not accept the communicator.
+    pub fn of(comm: Word) -> Option<Members> {
+        let (mut inter, mut its) = (0, Members::default());
+        // SAFETY: writable outputs; the library checks the communicator.
+        unsafe {
+            if pmpi::comm_test_inter(comm, &mut inter) != 0
+                || pmpi::comm_rank(comm, &mut its.rank) != 0
+                || pmpi::comm_size(comm, &mut its.size) != 0
+            {
+                return None;
+            }
+            its.is_inter = inter != 0;
+            if its.is_inter {
+                pmpi::comm_remote_size(comm, &mut its.remote);
+            }
+        }
+        Some(its)
+    }
+
+    /// Those that a rank sends to and receives from.
+    pub fn peers(&self) -> c_int {
+        if self.is_inter {
+            self.remote
+        } else {
+            self.size
+        }
+    }
+}
 
 /// A rank's neighbours; negative numbers are `MPI_PROC_NULL`.
 #[derive(Debug)]

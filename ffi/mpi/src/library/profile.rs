@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -27,9 +27,9 @@ use crate::library::attributes::{COMMUNICATORS, Cache, DATATYPES, Functions, Kep
 use crate::library::buffers::{Buffer, BufferV, BufferW, Reduction};
 use crate::library::count::Count;
 use crate::library::forked;
-use crate::library::neighbourhood::Neighbours;
+use crate::library::neighbourhood::{Members, Neighbours};
 use crate::library::pmpi;
-use crate::library::requests::{Completion, Which};
+use crate::library::requests::{Completion, Spread, Which};
 
 /// Classes of which anything is noted.
 const MOST_CLASSES: usize = 4096;
@@ -73,43 +73,7 @@ fn now() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Hashes words, of which the profiler looks up a few for each call.
-#[derive(Default)]
-struct Mix(u64);
-
-impl Hasher for Mix {
-    fn finish(&self) -> u64 {
-        self.0 ^ self.0 >> 32
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.write_u64(u64::from_ne_bytes(word));
-        }
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        // Zeros count, too.
-        let word = (self.0 ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        self.0 = word.wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(29);
-    }
-
-    fn write_u32(&mut self, word: u32) {
-        self.write_u64(u64::from(word));
-    }
-
-    fn write_u8(&mut self, word: u8) {
-        self.write_u64(u64::from(word));
-    }
-
-    fn write_usize(&mut self, word: usize) {
-        self.write_u64(word as u64);
-    }
-}
-
-type Map<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
+type Map<K, V> = HashMap<K, V, BuildHasherDefault<Spread>>;
 
 /// Attributes of communicators and of datatypes, by which it is seen that one is freed.
 #[derive(Debug)]
@@ -202,33 +166,24 @@ struct Key {
 type Histogram = [(u32, u64); 4 * 40];
 
 struct Class {
-    function: &'static str,
-    group: u32,
-    least: u64,
-    derived: bool,
-    split: Split,
-    calls: u64,
-    bytes: u64,
-    time: u64,
-    polled: u64,
+    /// Without what follows from `times`.
+    row: CallClass,
     /// Where time is split by it.
     times: Option<Box<Histogram>>,
     /// Where it is split by clocks: an index in [`State::sequences`].
     sequence: Option<usize>,
 }
 
-/// Calls of a function on communicators of a group.
+/// Calls of a function on communicators of a group, of which a part is kept.
 struct Calls {
-    function: &'static str,
-    group: u32,
+    row: Sequence,
     next: u64,
     thinned: u32,
-    kept: Vec<Sample>,
 }
 
 /// What is known.
 #[derive(Default)]
-struct State {
+pub struct State {
     types: Map<Word, Known<Type>>,
     comms: Map<Word, Known<u32>>,
     groups: Vec<Ranks>,
@@ -314,10 +269,7 @@ impl Call {
 pub type Program<'a> = &'a mut dyn FnMut() -> c_int;
 
 /// Does a call of the program, and notes it if it succeeds.
-fn noted(
-    call: Program<'_>,
-    what: &mut dyn FnMut(&mut State, &'static Abi) -> Option<Call>,
-) -> c_int {
+fn noted(call: Program<'_>, what: &mut dyn FnMut(&mut State, &'static Abi) -> Call) -> c_int {
     let Ok(abi) = abi::get() else {
         return call();
     };
@@ -327,9 +279,8 @@ fn noted(
     if code == 0 && !forked::is_marked() {
         let mut state = lock(&STATE);
         let state = state.get_or_insert_default();
-        if let Some(call) = what(state, abi) {
-            state.note(&call, entered, left);
-        }
+        let call = what(state, abi);
+        state.note(&call, entered, left);
     }
     code
 }
@@ -350,26 +301,21 @@ impl State {
             size: size.checked_ilog2().map_or(0, |power| power as u8 + 1),
             derived: amount.derived,
         };
-        let id = match self.class_ids.get(&key) {
-            Some(id) => *id,
-            None => match self.class(call, size) {
-                Some(id) => {
-                    self.class_ids.insert(key, id);
-                    id
-                }
-                None => {
-                    self.left_out += 1;
-                    self.left_out_ns += took;
-                    return;
-                }
-            },
+        let known = self.class_ids.get(&key).copied();
+        let Some(id) = known.or_else(|| self.class(call, size)) else {
+            self.left_out += 1;
+            self.left_out_ns += took;
+            return;
         };
+        if known.is_none() {
+            self.class_ids.insert(key, id);
+        }
         let class = &mut self.classes[id as usize];
-        class.calls += 1;
-        class.bytes += amount.bytes;
-        class.time += took;
+        class.row.calls += 1;
+        class.row.bytes += amount.bytes;
+        class.row.time_ns += took;
         if call.polled {
-            class.polled += took;
+            class.row.polled_ns += took;
         } else if let Some(times) = &mut class.times {
             let (count, sum) = &mut times[place(took)];
             *count = count.saturating_add(1);
@@ -391,9 +337,10 @@ impl State {
     #[cold]
     fn class(&mut self, call: &Call, size: u64) -> Option<u32> {
         let least = size_class(size);
-        let is_it = |class: &Class| {
-            (class.function, class.group) == (call.function, call.group)
-                && (class.least, class.derived) == (least, call.amount.derived)
+        let (group, derived) = (call.group as usize, call.amount.derived);
+        let is_it = |Class { row, .. }: &Class| {
+            row.function == call.function
+                && (row.group, row.least, row.derived) == (group, least, derived)
         };
         if let Some(known) = self.classes.iter().position(is_it) {
             return u32::try_from(known).ok();
@@ -407,15 +354,14 @@ impl State {
         };
         let id = u32::try_from(self.classes.len()).ok()?;
         self.classes.push(Class {
-            function: call.function,
-            group: call.group,
-            least,
-            derived: call.amount.derived,
-            split: call.split,
-            calls: 0,
-            bytes: 0,
-            time: 0,
-            polled: 0,
+            row: CallClass {
+                function: call.function.to_owned(),
+                group,
+                least,
+                derived,
+                split: call.split,
+                ..CallClass::default()
+            },
             times: (call.split == Split::Estimate).then(|| Box::new([(0, 0); 160])),
             sequence,
         });
@@ -428,14 +374,17 @@ impl State {
         if call.group == 0 || ranks.is_inter || ranks.group.ranks.is_empty() {
             return None;
         }
-        let is_it = |calls: &Calls| (calls.function, calls.group) == (call.function, call.group);
+        let group = call.group as usize;
+        let is_it = |Calls { row, .. }: &Calls| row.group == group && row.function == call.function;
         self.sequences.iter().position(is_it).or_else(|| {
             self.sequences.push(Calls {
-                function: call.function,
-                group: call.group,
+                row: Sequence {
+                    group,
+                    function: call.function.to_owned(),
+                    ..Sequence::default()
+                },
                 next: 0,
                 thinned: 0,
-                kept: Vec::new(),
             });
             Some(self.sequences.len() - 1)
         })
@@ -449,13 +398,13 @@ impl State {
         if !is_kept(number, calls.thinned) {
             return;
         }
-        calls.kept.push(Sample { number, ..sample });
+        calls.row.samples.push(Sample { number, ..sample });
         self.samples += 1;
-        if calls.kept.len() > MOST_SAMPLES {
+        if calls.row.samples.len() > MOST_SAMPLES {
             self.samples -= calls.thin();
         } else if self.samples > MOST_SAMPLES_IN_ALL {
             let longest = self.sequences.iter_mut();
-            if let Some(calls) = longest.max_by_key(|calls| calls.kept.len()) {
+            if let Some(calls) = longest.max_by_key(|calls| calls.row.samples.len()) {
                 self.samples -= calls.thin();
             }
         }
@@ -492,6 +441,29 @@ impl State {
             }
         }
         what
+    }
+
+    /// Bytes of one message for each of an array of counts.
+    ///
+    /// # Safety
+    ///
+    /// The array is null, or as long.
+    unsafe fn listed<N: Count>(
+        &mut self,
+        abi: &Abi,
+        (counts, length): (*const N, usize),
+        datatype: Word,
+    ) -> Amount {
+        let mut count = 0;
+        if !counts.is_null() {
+            // SAFETY: the caller's promise.
+            let counts = unsafe { std::slice::from_raw_parts(counts, length) };
+            count = counts.iter().map(|count| count.elements() as u64).sum();
+        }
+        Amount {
+            parts: length as u64,
+            ..self.one(abi, count, datatype)
+        }
     }
 
     /// Bytes of one message.
@@ -588,32 +560,22 @@ impl State {
 impl Calls {
     /// Keeps about half of the calls; returns how many have gone.
     fn thin(&mut self) -> usize {
-        let before = self.kept.len();
+        let kept = &mut self.row.samples;
+        let before = kept.len();
         self.thinned += 1;
-        let thinned = self.thinned;
-        self.kept.retain(|sample| is_kept(sample.number, thinned));
-        before - self.kept.len()
+        kept.retain(|sample| is_kept(sample.number, self.thinned));
+        before - kept.len()
     }
 }
 
 /// The ranks of a communicator.
 fn ranks_of(abi: &Abi, comm: Word) -> Option<Ranks> {
-    let (mut inter, mut me, mut size, mut remote) = (0, 0, 0, 0);
-    // SAFETY: writable outputs; the library checks the communicator.
-    let answers = unsafe {
-        [
-            pmpi::comm_test_inter(comm, &mut inter),
-            pmpi::comm_rank(comm, &mut me),
-            pmpi::comm_size(comm, &mut size),
-        ]
-    };
-    if answers != [0; 3] {
-        return None;
-    }
-    if inter != 0 {
-        // SAFETY: a writable output, and an intercommunicator.
-        unsafe { pmpi::comm_remote_size(comm, &mut remote) };
-    }
+    let Members {
+        is_inter,
+        rank,
+        size,
+        remote,
+    } = Members::of(comm)?;
     let places: Vec<c_int> = (0..size).collect();
     let mut world = vec![-1; places.len()];
     let (mut all, mut own) = (0, 0);
@@ -631,21 +593,22 @@ fn ranks_of(abi: &Abi, comm: Word) -> Option<Ranks> {
     };
     let ranks: Option<Vec<u32>> = world.iter().map(|rank| u32::try_from(*rank).ok()).collect();
     let ranks = ranks.filter(|_| answers == [0; 3]).unwrap_or_default();
-    // Groups are told apart by it among all ranks.
-    let mut key = Mix::default();
-    [inter, size, remote]
-        .iter()
-        .for_each(|number| key.write_u32(*number as u32));
-    ranks.iter().for_each(|rank| key.write_u32(*rank));
     Some(Ranks {
         group: Group {
-            key: key.finish(),
+            key: key_of((is_inter, size, remote), &ranks),
             size: u64::try_from(size + remote).unwrap_or(0),
             ranks,
         },
-        me: u32::try_from(me).unwrap_or(0),
-        is_inter: inter != 0,
+        me: u32::try_from(rank).unwrap_or(0),
+        is_inter,
     })
+}
+
+/// What groups are told apart by among all ranks.
+fn key_of(sizes: (bool, c_int, c_int), ranks: &[u32]) -> u64 {
+    let mut key = DefaultHasher::new();
+    (sizes, ranks).hash(&mut key);
+    key.finish()
 }
 
 /// Where a time is in the histogram.
@@ -677,36 +640,18 @@ pub trait Amounts {
     /// # Safety
     ///
     /// Arrays that are not null are this long.
-    #[expect(private_interfaces, reason = "called here only")]
     unsafe fn amount(&self, state: &mut State, abi: &Abi, length: usize) -> Amount;
 
     /// Whether it has a part for each peer in arrays.
-    fn is_listed(&self) -> bool;
-}
-
-impl<A, N: Count> Amounts for Buffer<A, N> {
     fn is_listed(&self) -> bool {
         false
     }
+}
 
-    #[expect(private_interfaces, reason = "called here only")]
+impl<A, N: Count> Amounts for Buffer<A, N> {
     unsafe fn amount(&self, state: &mut State, abi: &Abi, _: usize) -> Amount {
         state.one(abi, self.count.elements() as u64, self.datatype)
     }
-}
-
-/// The sum of an array of counts.
-///
-/// # Safety
-///
-/// It is null, or as long.
-unsafe fn sum<N: Count>(counts: *const N, length: usize) -> u64 {
-    if counts.is_null() {
-        return 0;
-    }
-    // SAFETY: the caller's promise.
-    let counts = unsafe { std::slice::from_raw_parts(counts, length) };
-    counts.iter().map(|count| count.elements() as u64).sum()
 }
 
 impl<A, N: Count> Amounts for BufferV<A, N> {
@@ -714,15 +659,9 @@ impl<A, N: Count> Amounts for BufferV<A, N> {
         true
     }
 
-    #[expect(private_interfaces, reason = "called here only")]
     unsafe fn amount(&self, state: &mut State, abi: &Abi, length: usize) -> Amount {
         // SAFETY: the caller's promise.
-        let count = unsafe { sum(self.counts, length) };
-        let parts = length as u64;
-        Amount {
-            parts,
-            ..state.one(abi, count, self.datatype)
-        }
+        unsafe { state.listed(abi, (self.counts, length), self.datatype) }
     }
 }
 
@@ -731,7 +670,6 @@ impl<A, N: Count, P> Amounts for BufferW<A, N, P> {
         true
     }
 
-    #[expect(private_interfaces, reason = "called here only")]
     unsafe fn amount(&self, state: &mut State, abi: &Abi, length: usize) -> Amount {
         let mut all = Amount::default();
         if self.is_there() {
@@ -751,11 +689,6 @@ impl<A, N: Count, P> Amounts for BufferW<A, N, P> {
 }
 
 impl<N: Count> Amounts for Reduction<N> {
-    fn is_listed(&self) -> bool {
-        false
-    }
-
-    #[expect(private_interfaces, reason = "called here only")]
     unsafe fn amount(&self, state: &mut State, abi: &Abi, _: usize) -> Amount {
         state.one(abi, self.count.elements() as u64, self.datatype)
     }
@@ -766,14 +699,9 @@ impl<N: Count> Amounts for Reduction<*const N> {
         true
     }
 
-    #[expect(private_interfaces, reason = "called here only")]
     unsafe fn amount(&self, state: &mut State, abi: &Abi, length: usize) -> Amount {
         // SAFETY: the caller's promise.
-        let count = unsafe { sum(self.count, length) };
-        Amount {
-            parts: length as u64,
-            ..state.one(abi, count, self.datatype)
-        }
+        unsafe { state.listed(abi, (self.count, length), self.datatype) }
     }
 }
 
@@ -816,12 +744,12 @@ impl Collective {
                 Form::Blocking => Split::Clocks,
                 _ => Split::Local,
             };
-            Some(Call {
+            Call {
                 group,
                 amount,
                 root: self.root.and_then(|root| u32::try_from(root).ok()),
                 ..Call::of(plain_name(self.name), split)
-            })
+            }
         })
     }
 
@@ -897,11 +825,9 @@ fn per_peer(buffer: &dyn Amounts, amount: Amount, peers: u64) -> Amount {
 /// `MPI_Barrier`.
 #[cold]
 pub fn barrier(comm: Word, call: Program<'_>) -> c_int {
-    noted(call, &mut |state, abi| {
-        Some(Call {
-            group: state.group_of(abi, comm),
-            ..Call::of("MPI_Barrier", Split::Clocks)
-        })
+    noted(call, &mut |state, abi| Call {
+        group: state.group_of(abi, comm),
+        ..Call::of("MPI_Barrier", Split::Clocks)
     })
 }
 
@@ -934,11 +860,11 @@ pub unsafe fn message(
             Form::Blocking => Split::Estimate,
             _ => Split::Local,
         };
-        Some(Call {
+        Call {
             group,
             amount,
             ..Call::of(plain_name(name), split)
-        })
+        }
     })
 }
 
@@ -949,12 +875,10 @@ pub fn packing(
     (count, datatype, comm): (usize, Word, Word),
     call: Program<'_>,
 ) -> c_int {
-    noted(call, &mut |state, abi| {
-        Some(Call {
-            group: state.group_of(abi, comm),
-            amount: state.one(abi, count as u64, datatype),
-            ..Call::of(plain_name(name), Split::Local)
-        })
+    noted(call, &mut |state, abi| Call {
+        group: state.group_of(abi, comm),
+        amount: state.one(abi, count as u64, datatype),
+        ..Call::of(plain_name(name), Split::Local)
     })
 }
 
@@ -1002,12 +926,12 @@ pub unsafe fn completion(name: &'static str, completion: &Completion, call: Prog
                     .for_each(|at| done(index(usize::try_from(at).unwrap_or(0)))),
             }
         }
-        Some(Call {
+        Call {
             group,
             amount,
             polled: !found,
             ..Call::of(name, Split::Estimate)
-        })
+        }
     })
 }
 
@@ -1034,11 +958,11 @@ pub unsafe fn starting(
                 group = request.group;
             }
         }
-        Some(Call {
+        Call {
             group,
             amount,
             ..Call::of(name, Split::Local)
-        })
+        }
     })
 }
 
@@ -1055,7 +979,7 @@ pub unsafe fn freeing(request: *const c_void, call: Program<'_>) -> c_int {
     });
     noted(call, &mut |state, _| {
         handle.map(|handle| state.requests.remove(&handle));
-        Some(Call::of("MPI_Request_free", Split::Local))
+        Call::of("MPI_Request_free", Split::Local)
     })
 }
 
@@ -1070,10 +994,10 @@ pub unsafe fn other(name: &'static str, flag: *const c_int, call: Program<'_>) -
     noted(call, &mut |_, _| {
         // SAFETY: the caller's promise.
         let polled = !flag.is_null() && unsafe { *flag } == 0;
-        Some(Call {
+        Call {
             polled,
             ..Call::of(name, Split::Estimate)
-        })
+        }
     })
 }
 
@@ -1081,24 +1005,10 @@ pub unsafe fn other(name: &'static str, flag: *const c_int, call: Program<'_>) -
 pub fn report(rank: i64, host: String, program: String, library: &str) -> RankProfile {
     let ended = now();
     let state = lock(&STATE).take().unwrap_or_default();
-    let class = |class: &Class| CallClass {
-        function: class.function.to_owned(),
-        group: class.group as usize,
-        least: class.least,
-        derived: class.derived,
-        split: class.split,
-        calls: class.calls,
-        bytes: class.bytes,
-        time_ns: class.time,
-        polled_ns: class.polled,
-        fast_ns: class.times.as_ref().map_or(0, |times| fast(times)),
+    let class = |class: Class| CallClass {
+        fast_ns: class.times.map_or(0, |times| fast(&times)),
+        ..class.row
     };
-    let sequences = state.sequences.into_iter();
-    let sequences = sequences.map(|calls| Sequence {
-        group: calls.group as usize,
-        function: calls.function.to_owned(),
-        samples: calls.kept,
-    });
     let mut groups: Vec<Group> = state.groups.into_iter().map(|ranks| ranks.group).collect();
     if groups.is_empty() {
         groups.push(Group::default());
@@ -1112,8 +1022,8 @@ pub fn report(rank: i64, host: String, program: String, library: &str) -> RankPr
         plain: config::DISABLE.is_on(false),
         run_ns: ended.saturating_sub(BEGUN.load(Ordering::Relaxed)),
         groups,
-        classes: state.classes.iter().map(class).collect(),
-        sequences: sequences.collect(),
+        classes: state.classes.into_iter().map(class).collect(),
+        sequences: state.sequences.into_iter().map(|calls| calls.row).collect(),
         left_out: state.left_out,
         left_out_ns: state.left_out_ns,
     }
@@ -1149,12 +1059,8 @@ mod tests {
 
     #[test]
     fn groups_with_zeros_are_others() {
-        let key = |ranks: &[u32]| {
-            let mut key = Mix::default();
-            ranks.iter().for_each(|rank| key.write_u32(*rank));
-            key.finish()
-        };
-        let keys = [&[][..], &[0], &[0, 0], &[0, 1], &[1], &[1, 0]].map(key);
+        let lists = [&[][..], &[0], &[0, 0], &[0, 1], &[1], &[1, 0]];
+        let keys = lists.map(|ranks| key_of((false, 0, 0), ranks));
         for (at, key) in keys.iter().enumerate() {
             assert!(!keys[at + 1..].contains(key), "{keys:?}");
         }
@@ -1174,7 +1080,7 @@ mod tests {
             state.note(&call("MPI_Recv", 8, Split::Estimate), 0, took);
         }
         let times = state.classes[0].times.as_ref().expect("an estimate");
-        assert_eq!((state.classes[0].time, fast(times)), (6200, 400));
+        assert_eq!((state.classes[0].row.time_ns, fast(times)), (6200, 400));
         // A question without an answer is waiting, whatever it takes.
         let asked = Call {
             polled: true,
@@ -1182,7 +1088,8 @@ mod tests {
         };
         state.note(&asked, 0, 10);
         let class = &state.classes[0];
-        assert_eq!((class.calls, class.time, class.polled), (5, 6210, 10));
+        let row = &class.row;
+        assert_eq!((row.calls, row.time_ns, row.polled_ns), (5, 6210, 10));
         assert_eq!(class.times.as_ref().map(|times| fast(times)), Some(400));
     }
 
@@ -1195,7 +1102,8 @@ mod tests {
         for bytes in [0, 1, 2, 3, 4] {
             state.note(&call("MPI_Isend", bytes, Split::Local), 0, 1);
         }
-        let least: Vec<(u64, u64)> = state.classes.iter().map(|c| (c.least, c.calls)).collect();
+        let rows = || state.classes.iter().map(|class| &class.row);
+        let least: Vec<(u64, u64)> = rows().map(|row| (row.least, row.calls)).collect();
         assert_eq!(least, [(0, 2), (1, 1), (2, 2), (4, 1)]);
         for group in 0..2 * MOST_CLASSES as u32 {
             let other = Call {
@@ -1205,7 +1113,7 @@ mod tests {
             state.note(&other, 0, 2);
         }
         assert_eq!(state.classes.len(), MOST_CLASSES);
-        let in_rows: u64 = state.classes.iter().map(|class| class.calls).sum();
+        let in_rows: u64 = state.classes.iter().map(|class| class.row.calls).sum();
         assert_eq!(in_rows + state.left_out, 6 + 2 * MOST_CLASSES as u64);
     }
 
@@ -1216,11 +1124,11 @@ mod tests {
             state.note(&call("MPI_Allreduce", 8, Split::Clocks), at, at + 1);
         }
         let calls = state.sequences.first().expect("a sequence");
-        assert!((MOST_SAMPLES / 2..=MOST_SAMPLES).contains(&calls.kept.len()));
-        assert_eq!(state.samples, calls.kept.len());
+        assert!((MOST_SAMPLES / 2..=MOST_SAMPLES).contains(&calls.row.samples.len()));
+        assert_eq!(state.samples, calls.row.samples.len());
         let as_said = |sample: &Sample| sample.entered_ns == sample.number;
-        assert!(calls.kept.iter().all(as_said));
-        assert_eq!(state.classes[0].calls, 10 * MOST_SAMPLES as u64);
+        assert!(calls.row.samples.iter().all(as_said));
+        assert_eq!(state.classes[0].row.calls, 10 * MOST_SAMPLES as u64);
     }
 
     #[test]

@@ -3,10 +3,10 @@
 //! Which functions the files of this process refer to, by their relocations (System V ABI, chapter
 //! 5, "Dynamic Section").
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::CStr;
+use std::ops::ControlFlow;
 
-use crate::library::loaded;
-use crate::library::loaded::DT_SYMTAB;
+use crate::library::loaded::{self, DT_SYMTAB};
 
 /// `Elf64_Rela`
 #[repr(C)]
@@ -22,38 +22,32 @@ const DT_RELA: i64 = 7;
 const DT_RELASZ: i64 = 8;
 const DT_JMPREL: i64 = 23;
 
-struct Search<'a> {
-    names: &'a [&'static str],
-    found: Option<&'static str>,
+/// Names for [`first_used`].
+macro_rules! names {
+    ($($name:ident)*) => {
+        [$(stringify!($name)),*]
+    };
 }
+pub(crate) use names;
 
 /// The first of these functions that the program or one of its libraries refers to; MPI libraries,
 /// whose own calls are their own affair, are not asked.
 pub fn first_used(names: &[&'static str]) -> Option<&'static str> {
-    let mut search = Search { names, found: None };
-    // SAFETY: the callback gets what it expects, and is not called afterwards.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
-    search.found
-}
-
-unsafe extern "C" fn visit(
-    info: *mut libc::dl_phdr_info,
-    _size: libc::size_t,
-    search: *mut c_void,
-) -> c_int {
-    // SAFETY: the loader describes a file that is loaded as long as this runs; the search is ours.
-    unsafe {
-        let (info, search) = (&*info, &mut *search.cast::<Search>());
-        if !info.dlpi_name.is_null() {
-            let path = CStr::from_ptr(info.dlpi_name).to_bytes();
-            let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-            if file.starts_with(b"libmpi") || file.starts_with(b"libcopy_mpi") {
-                return 0;
+    let mut found = None;
+    loaded::each_file(|info, _| {
+        // SAFETY: the loader describes a file that is loaded as long as this runs.
+        unsafe {
+            let file = loaded::base_name(loaded::name_of(info).to_bytes());
+            if !file.starts_with(b"libmpi") && !file.starts_with(b"libcopy_mpi") {
+                found = first_in(info, names);
             }
         }
-        search.found = first_in(info, search.names);
-        search.found.is_some().into()
-    }
+        match found {
+            Some(_) => ControlFlow::Break(()),
+            None => ControlFlow::Continue(()),
+        }
+    });
+    found
 }
 
 /// Which of the names a file refers to.

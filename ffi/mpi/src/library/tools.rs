@@ -13,8 +13,7 @@ use std::ffi::{CStr, CString, c_int, c_void};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use crate::library::loaded;
-use crate::library::loaded::File;
+use crate::library::loaded::{self, File};
 
 /// What depends on functions that come through here, all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,125 +36,65 @@ pub const FEATURES: [(Feature, &str); 4] = [
     (Feature::Packing, "packing"),
 ];
 
-/// Functions that complete requests, or say how they are doing.
-const COMPLETING: [&str; 13] = [
-    "Wait",
-    "Test",
-    "Waitall",
-    "Testall",
-    "Waitany",
-    "Testany",
-    "Waitsome",
-    "Testsome",
-    "Request_get_status",
-    "Request_get_status_any",
-    "Request_get_status_all",
-    "Request_get_status_some",
-    "Request_free",
-];
-
-/// Functions that send, receive or probe.
-const TRANSFERRING: [&str; 28] = [
-    "Send",
-    "Ssend",
-    "Bsend",
-    "Rsend",
-    "Isend",
-    "Issend",
-    "Ibsend",
-    "Irsend",
-    "Send_init",
-    "Ssend_init",
-    "Bsend_init",
-    "Rsend_init",
-    "Recv",
-    "Irecv",
-    "Recv_init",
-    "Sendrecv",
-    "Sendrecv_replace",
-    "Isendrecv",
-    "Isendrecv_replace",
-    "Probe",
-    "Iprobe",
-    "Mprobe",
-    "Improbe",
-    "Mrecv",
-    "Imrecv",
-    "Start",
-    "Startall",
-    "Cancel",
-];
-
-/// Nonblocking collectives, and persistent ones.
-const NONBLOCKING: [&str; 14] = [
-    "Ibcast",
-    "Igather",
-    "Iscatter",
-    "Iallgather",
-    "Ialltoall",
-    "Ireduce",
-    "Iallreduce",
-    "Bcast_init",
-    "Gather_init",
-    "Scatter_init",
-    "Allgather_init",
-    "Alltoall_init",
-    "Reduce_init",
-    "Allreduce_init",
-];
-
-const COLLECTIVES: [&str; 18] = [
-    "Bcast",
-    "Gather",
-    "Gatherv",
-    "Scatter",
-    "Scatterv",
-    "Allgather",
-    "Allgatherv",
-    "Alltoall",
-    "Alltoallv",
-    "Alltoallw",
-    "Reduce",
-    "Allreduce",
-    "Reduce_scatter",
-    "Reduce_scatter_block",
-    "Neighbor_alltoall",
-    "Neighbor_alltoallv",
-    "Neighbor_alltoallw",
-    "Barrier",
-];
-
-const PACKING: [&str; 4] = ["Pack", "Unpack", "Pack_external", "Unpack_external"];
-
-/// Lists of functions, with the hashes of each one's symbols, which the compiler computes.
-static LISTS: [(&[&str], &[[u32; 3]]); 5] = {
-    const fn all<const N: usize>(names: &[&str; N]) -> [[u32; 3]; N] {
-        let (mut all, mut at) = ([[0; 3]; N], 0);
-        while at < N {
-            all[at] = hashes(names[at]);
-            at += 1;
-        }
-        all
-    }
-    [
-        (&COLLECTIVES, &const { all(&COLLECTIVES) }),
-        (&TRANSFERRING, &const { all(&TRANSFERRING) }),
-        (&COMPLETING, &const { all(&COMPLETING) }),
-        (&NONBLOCKING, &const { all(&NONBLOCKING) }),
-        (&PACKING, &const { all(&PACKING) }),
-    ]
-};
+/// What a function is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Collective,
+    /// Sends, receives or probes.
+    Transfer,
+    /// Completes requests, or says how they are doing.
+    Completion,
+    /// A collective that is nonblocking or persistent.
+    Nonblocking,
+    Packing,
+}
 
 impl Feature {
-    /// The lists of the functions that it depends on.
-    fn lists(self) -> &'static [usize] {
+    /// The kinds of functions that it depends on.
+    fn kinds(self) -> &'static [Kind] {
         match self {
-            Feature::Collectives => &[0],
-            Feature::Messages => &[1, 2],
-            Feature::Nonblocking => &[3, 2],
-            Feature::Packing => &[4],
+            Feature::Collectives => &[Kind::Collective],
+            Feature::Messages => &[Kind::Transfer, Kind::Completion],
+            Feature::Nonblocking => &[Kind::Nonblocking, Kind::Completion],
+            Feature::Packing => &[Kind::Packing],
         }
     }
+}
+
+/// A function that a feature depends on, with the hashes of its symbols, which the compiler
+/// computes.
+type Watched = (Kind, &'static str, [u32; 3]);
+
+/// Makes these of names.
+macro_rules! watched {
+    ($($kind:ident: $($name:ident)*;)*) => {
+        &[$($((Kind::$kind, stringify!($name), hashes(stringify!($name))),)*)*]
+    };
+}
+
+static WATCHED: &[Watched] = watched! {
+    Collective: MPI_Bcast MPI_Gather MPI_Gatherv MPI_Scatter MPI_Scatterv MPI_Allgather
+        MPI_Allgatherv MPI_Alltoall MPI_Alltoallv MPI_Alltoallw MPI_Reduce MPI_Allreduce
+        MPI_Reduce_scatter MPI_Reduce_scatter_block MPI_Scan MPI_Exscan MPI_Neighbor_allgather
+        MPI_Neighbor_allgatherv MPI_Neighbor_alltoall MPI_Neighbor_alltoallv
+        MPI_Neighbor_alltoallw MPI_Barrier;
+    Transfer: MPI_Send MPI_Ssend MPI_Bsend MPI_Rsend MPI_Isend MPI_Issend MPI_Ibsend MPI_Irsend
+        MPI_Send_init MPI_Ssend_init MPI_Bsend_init MPI_Rsend_init MPI_Recv MPI_Irecv MPI_Recv_init
+        MPI_Sendrecv MPI_Sendrecv_replace MPI_Isendrecv MPI_Isendrecv_replace MPI_Probe MPI_Iprobe
+        MPI_Mprobe MPI_Improbe MPI_Mrecv MPI_Imrecv MPI_Start MPI_Startall MPI_Cancel;
+    Completion: MPI_Wait MPI_Test MPI_Waitall MPI_Testall MPI_Waitany MPI_Testany MPI_Waitsome
+        MPI_Testsome MPI_Request_get_status MPI_Request_get_status_any MPI_Request_get_status_all
+        MPI_Request_get_status_some MPI_Request_free;
+    Nonblocking: MPI_Ibcast MPI_Igather MPI_Iscatter MPI_Iallgather MPI_Ialltoall MPI_Ireduce
+        MPI_Iallreduce MPI_Bcast_init MPI_Gather_init MPI_Scatter_init MPI_Allgather_init
+        MPI_Alltoall_init MPI_Reduce_init MPI_Allreduce_init;
+    Packing: MPI_Pack MPI_Unpack MPI_Pack_external MPI_Unpack_external;
+};
+
+/// Whether any feature depends on a function.
+#[cfg(test)]
+pub fn is_watched(name: &str) -> bool {
+    WATCHED.iter().any(|(_, watched, _)| *watched == name)
 }
 
 /// A function that another library than ours or the MPI library has.
@@ -183,22 +122,15 @@ pub fn wrapped(feature: Feature) -> Option<&'static Wrapped> {
     let found = FOUND.get_or_init(|| {
         let files = Files::loaded();
         // All at once: the files are gone through.
-        let hashes = LISTS.map(|(_, hashes)| hashes).concat();
-        let mut suspects = &files.suspects(&hashes)[..];
-        let suspects = LISTS.map(|(names, _)| {
-            let (these, others) = suspects.split_at(names.len());
-            suspects = others;
-            names.iter().zip(these)
-        });
-        let first = |feature: Feature| {
-            let lists = feature.lists().iter();
-            let mut functions = lists.flat_map(|list| suspects[*list].clone());
-            functions.find_map(|(name, suspect)| files.wrapping(name, *suspect))
+        let hashes: Vec<_> = WATCHED.iter().map(|(_, _, hashes)| *hashes).collect();
+        let suspects = WATCHED.iter().zip(files.suspects(&hashes));
+        let suspects: Vec<_> = suspects.filter(|(_, is)| *is != [false; 3]).collect();
+        let first = |kind: &Kind| {
+            let mut of_kind = suspects.iter().filter(|((its, ..), _)| its == kind);
+            of_kind.find_map(|((_, name, _), suspect)| files.wrapping(name, *suspect))
         };
-        FEATURES
-            .iter()
-            .map(|(feature, _)| first(*feature))
-            .collect()
+        let of = |(feature, _): &(Feature, _)| feature.kinds().iter().find_map(first);
+        FEATURES.iter().map(of).collect()
     });
     found[feature as usize].as_ref()
 }
@@ -391,17 +323,15 @@ fn is_defined(address: usize) -> bool {
 
 /// The symbols of a function: both forms in C, and Fortran's.
 fn symbols(name: &str) -> [String; 3] {
-    let fortran = format!("mpi_{}_", name.to_lowercase());
-    [format!("MPI_{name}"), format!("MPI_{name}_c"), fortran]
+    let fortran = format!("{}_", name.to_lowercase());
+    [name.to_owned(), format!("{name}_c"), fortran]
 }
 
 /// The hashes of [`symbols`].
 const fn hashes(name: &str) -> [u32; 3] {
-    const C: u32 = loaded::hash(loaded::EMPTY, b"MPI_");
-    const FORTRAN: u32 = loaded::hash(loaded::EMPTY, b"mpi_");
     let name = name.as_bytes();
-    let plain = loaded::hash(C, name);
-    let (mut fortran, mut at) = (FORTRAN, 0);
+    let plain = loaded::hash(loaded::EMPTY, name);
+    let (mut fortran, mut at) = (loaded::EMPTY, 0);
     while at < name.len() {
         fortran = loaded::hash(fortran, &[name[at].to_ascii_lowercase()]);
         at += 1;
@@ -437,12 +367,9 @@ mod tests {
 
     #[test]
     fn hashes_are_those_of_the_symbols() {
-        for (names, hashes) in LISTS {
-            assert_eq!(names.len(), hashes.len());
-            for (name, hashes) in names.iter().zip(hashes) {
-                let all = symbols(name).map(|name| loaded::hash(loaded::EMPTY, name.as_bytes()));
-                assert_eq!(*hashes, all, "{name}");
-            }
+        for (_, name, hashes) in WATCHED {
+            let all = symbols(name).map(|name| loaded::hash(loaded::EMPTY, name.as_bytes()));
+            assert_eq!(*hashes, all, "{name}");
         }
     }
 

@@ -74,7 +74,7 @@ pub fn finish_end() {
 /// `MPI_COMM_SELF` (MPI 4.1, section 11.2.4).
 pub fn watch_end(abi: &Abi) {
     static WATCHED: AtomicBool = AtomicBool::new(false);
-    if WATCHED.swap(true, Ordering::Relaxed) || tools::in_front("Finalize").is_none() {
+    if WATCHED.swap(true, Ordering::Relaxed) || tools::in_front("MPI_Finalize").is_none() {
         return;
     }
     let mut keyval = 0;

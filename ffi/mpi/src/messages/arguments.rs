@@ -8,6 +8,8 @@ use std::ffi::{c_int, c_void};
 use crate::comm::processes::World;
 use crate::decide::worth;
 use crate::library::abi::Word;
+use crate::library::count::Count;
+use crate::library::pmpi;
 use crate::types::earned::Use;
 use crate::types::{datatype, earned};
 
@@ -42,6 +44,42 @@ pub enum Mode {
     Synchronous,
 }
 
+impl Mode {
+    /// `MPI_Send` or `MPI_Ssend`
+    ///
+    /// # Safety
+    ///
+    /// As the MPI standard says, here and below.
+    #[inline(always)]
+    pub unsafe fn send<N: Count>(self, what: (*const c_void, N, Word), to: Address) -> c_int {
+        let ((from, count, kind), Address { dest, tag, comm }) = (what, to);
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Mode::Standard => pmpi::send(from, count, kind, dest, tag, comm),
+                Mode::Synchronous => pmpi::ssend(from, count, kind, dest, tag, comm),
+            }
+        }
+    }
+
+    /// `MPI_Isend` or `MPI_Issend`
+    #[inline(always)]
+    pub unsafe fn isend<N: Count>(
+        self,
+        (from, count, kind): (*const c_void, N, Word),
+        Address { dest, tag, comm }: Address,
+        request: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Mode::Standard => pmpi::isend(from, count, kind, dest, tag, comm, request),
+                Mode::Synchronous => pmpi::issend(from, count, kind, dest, tag, comm, request),
+            }
+        }
+    }
+}
+
 impl Elements {
     /// Counts a use of their type; whether it has earned a layout. Those of another type are
     /// forwarded.
@@ -58,7 +96,7 @@ impl Elements {
 }
 
 /// A type and how many elements of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kind {
     pub datatype: Word,
     pub count: usize,

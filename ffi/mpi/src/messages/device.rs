@@ -85,7 +85,7 @@ pub unsafe fn send_init<N: Count>(
         let mut call = gpu::Call::persistent(Some(to.comm))?;
         call.sends(&mut buffer, &mut count, &mut datatype);
         call.sent()?;
-        call.does_offer();
+        call.offers = true;
         Some((world, call, candidate))
     };
     let (world, call, candidate) = caught(|| gpu::inside(begin))?;
@@ -111,9 +111,9 @@ pub unsafe fn exchange<N: Count>(
         let mut call = gpu::Call::new(Some(to.comm))?;
         gpu::start_delayed();
         let shared = post(world, sent, to, Patience::Blocking)?;
-        call.does_attend();
+        call.attends = true;
         call.receives(&mut buffer, &mut count, &mut datatype);
-        if call.failed().is_some() {
+        if call.failed.is_some() {
             lock(&shared).withdraw(world);
         }
         Some((world, call, shared))

@@ -41,19 +41,16 @@ pub enum Function {
     Start,
 }
 
-impl Function {
-    fn name(self) -> &'static str {
-        match self {
-            Function::Send => "MPI_Send",
-            Function::Ssend => "MPI_Ssend",
-            Function::Isend => "MPI_Isend",
-            Function::Issend => "MPI_Issend",
-            Function::Sendrecv => "MPI_Sendrecv",
-            Function::SendrecvReplace => "MPI_Sendrecv_replace",
-            Function::Start => "MPI_Start",
-        }
-    }
-}
+/// Their names.
+const NAMES: [&str; 7] = [
+    "MPI_Send",
+    "MPI_Ssend",
+    "MPI_Isend",
+    "MPI_Issend",
+    "MPI_Sendrecv",
+    "MPI_Sendrecv_replace",
+    "MPI_Start",
+];
 
 fn shape_of(chosen: &Chosen, count: usize) -> Shape {
     if let View::Dense(_) = chosen.view {
@@ -438,7 +435,10 @@ pub fn add(totals: &mut Totals) {
         *way = way.saturating_sub(left);
         let row = Row {
             // Behind the collectives.
-            function: (FUNCTIONS + key.function as usize, key.function.name()),
+            function: (
+                FUNCTIONS + key.function as usize,
+                NAMES[key.function as usize],
+            ),
             ranks: 2,
             power: key.power,
             shape: Some(key.shape),

@@ -11,22 +11,19 @@ use libcopy::p2p::header::{self, Header};
 use libcopy::p2p::segment::state;
 use libcopy::p2p::{Arriving, Copying, ReceiveError, View};
 
-use crate::comm::communicator;
-use crate::comm::communicator::Comm;
+use crate::comm::communicator::{self, Comm};
 use crate::comm::peers::Peers;
-use crate::comm::processes;
-use crate::comm::processes::World;
+use crate::comm::processes::{self, World};
 use crate::library::abi::{Word, complain};
 use crate::library::errors;
 pub use crate::library::errors::raise;
 use crate::library::pmpi;
 use crate::library::status::Status;
+use crate::messages::arguments::Elements;
 use crate::messages::error_handlers::ErrorHandlers;
 use crate::messages::truncation::Failed;
 use crate::messages::{remote, truncation, view};
-use crate::types::datatype::Known;
-use crate::types::earned::Use;
-use crate::types::{datatype, earned};
+use crate::types::datatype::{self, Known};
 
 impl World {
     /// Whether a process has sent us the header of this slot, which we have not looked at.
@@ -59,6 +56,17 @@ pub enum When {
     Later,
     /// Later, and again and again, since the request is a persistent one: everything is.
     Often,
+}
+
+impl When {
+    /// To a request of the program's.
+    pub fn of_request(is_persistent: bool) -> When {
+        if is_persistent {
+            When::Often
+        } else {
+            When::Later
+        }
+    }
 }
 
 /// A type without a layout, of which none is made unless a header arrives.
@@ -107,35 +115,31 @@ impl Arrival {
     #[inline]
     pub fn new(
         world: &World,
-        (base, count, datatype): (*mut c_void, Option<usize>, Word),
+        what: Elements,
         comm: Word,
         (least, when): (u64, When),
     ) -> Option<Arrival> {
-        let (count, least) = (count?, least.max(header::SHORTEST));
-        if let Some(bytes) = datatype::quick_size(datatype, count) {
+        let least = least.max(header::SHORTEST);
+        if let Some(bytes) = datatype::quick_size(what.datatype, what.count?) {
             if bytes < least {
                 return None;
             }
         }
-        Arrival::make(world, (base, count, datatype), comm, (least, when))
+        Arrival::make(world, what, comm, (least, when))
     }
 
     /// Where elements of any length go, which may get the beginning of a header.
-    pub fn of_any_length(
-        world: &World,
-        (base, count, datatype): (*mut c_void, Option<usize>, Word),
-        comm: Word,
-        when: When,
-    ) -> Option<Arrival> {
-        Arrival::make(world, (base, count?, datatype), comm, (0, when))
+    pub fn of_any_length(world: &World, what: Elements, comm: Word, when: When) -> Option<Arrival> {
+        Arrival::make(world, what, comm, (0, when))
     }
 
     fn make(
         world: &World,
-        (base, count, datatype): (*mut c_void, usize, Word),
+        what: Elements,
         comm: Word,
         (least, when): (u64, When),
     ) -> Option<Arrival> {
+        let (base, count, datatype) = (what.buffer, what.count?, what.datatype);
         let known = communicator::of(world.abi, comm).ok();
         if let Some(known) = &known {
             if matches!(world.peers(known, comm), Peers::None) && !remote::is_possible() {
@@ -144,15 +148,7 @@ impl Arrival {
         }
         let is_examined = match when {
             When::Here | When::Often => true,
-            When::Waiting | When::Later => {
-                let what = Use {
-                    buffer: base,
-                    count,
-                    datatype,
-                    comm: Some(comm),
-                };
-                earned::by(world.abi, what)
-            }
+            When::Waiting | When::Later => what.have_earned(world, comm),
         };
         let mut kind = is_examined
             .then(|| datatype::of(world.abi, datatype))
@@ -262,8 +258,8 @@ impl Arrival {
         {
             return Some(world.abi.truncate.into());
         }
-        let view = self.view(world)?;
-        let view = view.get();
+        let mut made = None;
+        let view = self.view(world, &mut made)?;
         remote::give_back(view, self.capacity);
         let mut bytes = [0; header::START];
         let start = &mut bytes[..self.capacity.min(header::START as u64) as usize];
@@ -284,13 +280,13 @@ impl Arrival {
 
     #[cold]
     fn fetch(&self, world: &World, number: usize, source: c_int) -> Option<Fetching> {
-        let known = self.known.as_ref();
+        let (known, mut made) = (self.known.as_ref(), None);
         let remote = known.and_then(|its| remote::sender(world, number, its, self.comm, source));
         if let Some(rank) = remote {
-            let Some(view) = self.view(world) else {
-                return Some(unseen(world, "its elements are none that can be described"));
+            let Some(view) = self.view(world, &mut made) else {
+                return Some(unseen(world, UNDESCRIBED));
             };
-            let received = remote::receive(world, rank, view.get(), self.capacity)?;
+            let received = remote::receive(world, rank, view, self.capacity)?;
             return Some(Fetching::Over(received));
         }
         let senders = truncation::senders(world, known.map(|known| &**known), self.comm, source)?;
@@ -299,10 +295,9 @@ impl Arrival {
             return None;
         }
         // What cannot be looked at is not passed off as the program's data.
-        let Some(view) = self.view(world) else {
-            return Some(unseen(world, "its elements are none that can be described"));
+        let Some(view) = self.view(world, &mut made) else {
+            return Some(unseen(world, UNDESCRIBED));
         };
-        let view = view.get();
         let mut bytes = [0u8; header::BYTES];
         // SAFETY: this many bytes were received.
         let packed = unsafe { view.pack(0..header::BYTES as u64, bytes.as_mut_ptr()) };
@@ -328,20 +323,20 @@ impl Arrival {
         Some(self.pull(world, &header, view))
     }
 
-    fn view(&self, world: &World) -> Option<Viewed<'_>> {
-        match (&self.opaque, &self.unexamined) {
-            (Some(view), _) => Some(Viewed::Kept(view)),
-            (None, Some(unexamined)) => {
+    /// A view of its elements, which was made in advance or just now.
+    fn view<'a>(&'a self, world: &World, made: &'a mut Option<View>) -> Option<&'a View> {
+        if let Some(view) = &self.opaque {
+            return Some(view);
+        }
+        let view = match &self.unexamined {
+            Some(unexamined) => {
                 let known = datatype::of(world.abi, unexamined.datatype)?;
                 let elements = (self.base, self.count, unexamined.datatype);
-                let view = view::receiving(world.abi, &known, elements, self.comm)?;
-                Some(Viewed::Made(view))
+                view::receiving(world.abi, &known, elements, self.comm)?
             }
-            (None, None) => {
-                let view = view::new(self.datatype.as_ref()?, self.base, self.count)?;
-                Some(Viewed::Made(view))
-            }
-        }
+            None => view::new(self.datatype.as_ref()?, self.base, self.count)?,
+        };
+        Some(made.insert(view))
     }
 
     fn pull(&self, world: &World, header: &Header, view: &View) -> Fetching {
@@ -409,20 +404,8 @@ fn code_of(world: &World, total: u64, error: ReceiveError) -> c_int {
     }
 }
 
-/// A view that was made in advance or just now.
-enum Viewed<'a> {
-    Kept(&'a View),
-    Made(View),
-}
-
-impl Viewed<'_> {
-    fn get(&self) -> &View {
-        match self {
-            Viewed::Kept(view) => view,
-            Viewed::Made(view) => view,
-        }
-    }
-}
+/// Why a header is not looked at.
+const UNDESCRIBED: &str = "its elements are none that can be described";
 
 /// Something arrived that must be a header, but nobody can tell what it says.
 fn unseen(world: &World, why: &str) -> Fetching {

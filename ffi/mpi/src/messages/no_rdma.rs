@@ -5,7 +5,7 @@
 
 /// What [`remote`](super::remote) has with the feature.
 pub mod remote {
-    use std::ffi::c_int;
+    use std::ffi::{c_int, c_void};
 
     use crate::comm::communicator::Comm;
     use crate::comm::processes::World;
@@ -15,32 +15,35 @@ pub mod remote {
     use crate::messages::truncation::Failed;
     use libcopy::p2p::View;
 
-    pub fn is_header(_slot: usize) -> bool {
-        false
+    /// Functions with the same answer to everything.
+    macro_rules! constant {
+        ($($name:ident($($argument:ident: $kind:ty),*) $(-> $result:ty = $answer:expr)?;)*) => { $(
+            pub fn $name($($argument: $kind),*) $(-> $result)? {
+                $($answer)?
+            }
+        )* };
     }
 
-    pub fn wanted() -> u8 {
-        0
-    }
-
-    pub fn is_possible() -> bool {
-        false
-    }
-
-    pub fn is_joint() -> bool {
-        false
-    }
-
-    pub fn forget() {}
-
-    pub fn start(_abi: &'static Abi) {}
-
-    pub fn meet(_abi: &'static Abi, _comm: Word, _known: &Comm) -> Option<Word> {
-        None
-    }
-
-    pub fn is_own(_world: &World, _slot: usize, _to: Address) -> bool {
-        false
+    constant! {
+        is_header(_slot: usize) -> bool = false;
+        wanted() -> u8 = 0;
+        is_possible() -> bool = false;
+        is_joint() -> bool = false;
+        forget();
+        start(_abi: &'static Abi);
+        meet(_abi: &'static Abi, _comm: Word, _known: &Comm) -> Option<Word> = None;
+        is_own(_world: &World, _slot: usize, _to: Address) -> bool = false;
+        choose(_world: &World, _what: Elements, _to: Address) -> Option<Chosen> = None;
+        sender(
+            _world: &World, _slot: usize, _known: &Comm, _comm: Word, _source: c_int
+        ) -> Option<c_int> = None;
+        receive(
+            _world: &World, _rank: c_int, _view: &View, _capacity: u64
+        ) -> Option<Result<u64, Failed>> = None;
+        true_length(_world: &World, _comm: Word, _status: Status) -> Option<u64> = None;
+        matched(_world: &World, _comm: Word, _header: (u64, Status));
+        cut_short(_world: &World, _comm: Word, _status: Status) -> bool = false;
+        give_back(_view: &View, _capacity: u64);
     }
 
     /// A message over RDMA, of which there is none.
@@ -51,50 +54,10 @@ pub mod remote {
             match self {}
         }
 
-        pub unsafe fn isend(
-            self,
-            _world: &World,
-            _mode: Mode,
-            _request: *mut std::ffi::c_void,
-        ) -> c_int {
+        pub unsafe fn isend(self, _world: &World, _mode: Mode, _request: *mut c_void) -> c_int {
             match self {}
         }
     }
-
-    pub fn choose(_world: &World, _what: Elements, _to: Address) -> Option<Chosen> {
-        None
-    }
-
-    pub fn sender(
-        _world: &World,
-        _slot: usize,
-        _known: &Comm,
-        _comm: Word,
-        _source: c_int,
-    ) -> Option<c_int> {
-        None
-    }
-
-    pub fn receive(
-        _world: &World,
-        _rank: c_int,
-        _view: &View,
-        _capacity: u64,
-    ) -> Option<Result<u64, Failed>> {
-        None
-    }
-
-    pub fn true_length(_world: &World, _comm: Word, _status: Status) -> Option<u64> {
-        None
-    }
-
-    pub fn matched(_world: &World, _comm: Word, _header: (u64, Status)) {}
-
-    pub fn cut_short(_world: &World, _comm: Word, _status: Status) -> bool {
-        false
-    }
-
-    pub fn give_back(_view: &View, _capacity: u64) {}
 }
 
 /// What intercepts alltoalls of several types.

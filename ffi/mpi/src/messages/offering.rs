@@ -13,8 +13,7 @@ use crate::comm::processes::World;
 use crate::gpu;
 use crate::messages::arguments::{Address, Elements};
 use crate::messages::waiting;
-use crate::types::datatype;
-use crate::types::datatype::Known;
+use crate::types::datatype::{self, Known};
 
 /// Whether a send may wait for what the program has told its GPU to do before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

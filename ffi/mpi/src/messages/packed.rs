@@ -30,12 +30,11 @@ use crate::messages::receiving::arrived;
 use crate::messages::requests::Work;
 use crate::messages::truncation::is_truncation;
 use crate::messages::{lengths, requests};
-use crate::types::datatype;
-use crate::types::datatype::Prepared;
+use crate::types::datatype::{self, Prepared};
 use crate::types::trial;
 
 /// Elements whose layout is at hand.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Ready {
     kind: Kind,
     bytes: u64,
@@ -50,7 +49,7 @@ struct Ready {
 const TRIALS: u64 = 3;
 
 /// Whether messages of a rank, or for it, stay on this machine.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Peer {
     comm: Word,
     rank: c_int,
@@ -104,20 +103,9 @@ fn with_thread_state<R>(work: impl FnOnce(&mut ThreadState) -> Option<R>) -> Opt
 impl ThreadState {
     #[cold]
     fn new() -> Option<Box<ThreadState>> {
-        let nothing = || Ready {
-            kind: Kind::NONE,
-            bytes: 0,
-            prepared: None,
-            decided: Decided::default(),
-        };
         Some(Box::new(ThreadState {
-            ready: std::array::from_fn(|_| std::array::from_fn(|_| nothing())),
-            peer: [Peer {
-                comm: 0,
-                rank: 0,
-                generation: 0,
-                is_here: false,
-            }; 2],
+            ready: Default::default(),
+            peer: Default::default(),
             memory: [Some(Memory::new()?), Some(Memory::new()?)],
         }))
     }
@@ -262,18 +250,8 @@ fn pays(
     packing_pays(SAMPLES.into(), ROUNDS.into(), (ours, theirs, call), toll)
 }
 
-/// Bytes in place of a message's elements.
-struct Bytes {
-    at: *mut u8,
-    number: u64,
-}
-
-impl Bytes {
-    /// As arguments of the library's functions.
-    fn arguments(&self) -> (*mut c_void, c_int) {
-        (self.at.cast(), self.number as c_int)
-    }
-}
+/// Bytes in place of a message's elements, as arguments of the library's functions.
+type Bytes = (*mut c_void, c_int);
 
 /// Packs what is sent; `None` if that is not packed here.
 ///
@@ -297,7 +275,7 @@ unsafe fn pack(
     // SAFETY: the program's elements; room for their bytes.
     unsafe { prepared.layout.pack_raw(what.buffer.cast(), 0..number, at) };
     note(Event::Packed, 1);
-    Some(Bytes { at, number })
+    Some((at.cast(), number as c_int))
 }
 
 /// Receives bytes with `receive`, which is told where and writes a status, and unpacks them; `None`
@@ -320,8 +298,7 @@ unsafe fn unpack(
     let (prepared, capacity, at) = state.lay_out(world, what, comm, Side::Receives)?;
     let mut room = Room::new();
     let status = room.instead_of(status);
-    let number = capacity;
-    let code = receive(Bytes { at, number }, status);
+    let code = receive((at.cast(), capacity as c_int), status);
     if code != 0 {
         if is_truncation(world, code) && world.choice.delivers_beginnings() {
             // SAFETY: as many bytes came as there is room for; the program's elements.
@@ -355,14 +332,10 @@ unsafe fn unpack(
 /// As the MPI standard says.
 pub unsafe fn send(world: &World, mode: Mode, what: Elements, to: Address) -> Option<c_int> {
     with_thread_state(|state| {
-        let byte = world.abi.byte;
         // SAFETY: the caller's promise; the bytes stay until the library has sent them.
         unsafe {
-            let (from, n) = pack(state, world, what, to)?.arguments();
-            Some(match mode {
-                Mode::Standard => pmpi::send(from, n, byte, to.dest, to.tag, to.comm),
-                Mode::Synchronous => pmpi::ssend(from, n, byte, to.dest, to.tag, to.comm),
-            })
+            let (from, n) = pack(state, world, what, to)?;
+            Some(mode.send((from.cast_const(), n, world.abi.byte), to))
         }
     })
 }
@@ -380,15 +353,10 @@ pub unsafe fn isend(
     request: *mut c_void,
 ) -> Option<c_int> {
     with_thread_state(|state| {
-        let byte = world.abi.byte;
         // SAFETY: the caller's promise; the bytes stay until the library has sent them.
         let (code, is_over) = unsafe {
-            let (from, n) = pack(state, world, what, to)?.arguments();
-            let (dest, tag, comm) = (to.dest, to.tag, to.comm);
-            let code = match mode {
-                Mode::Standard => pmpi::isend(from, n, byte, dest, tag, comm, request),
-                Mode::Synchronous => pmpi::issend(from, n, byte, dest, tag, comm, request),
-            };
+            let (from, n) = pack(state, world, what, to)?;
+            let code = mode.isend((from.cast_const(), n, world.abi.byte), to, request);
             (code, code != 0 || is_complete(world, request))
         };
         if let Some(bytes) = state.memory[Side::Sends as usize].take_if(|_| !is_over) {
@@ -429,8 +397,7 @@ pub unsafe fn receive(
     status: *mut c_void,
 ) -> Option<c_int> {
     let byte = world.abi.byte;
-    let receive = |bytes: Bytes, status| {
-        let (to, n) = bytes.arguments();
+    let receive = |(to, n): Bytes, status| {
         // SAFETY: room for the bytes, and for a status.
         unsafe { pmpi::recv(to, n, byte, source, tag, comm, status) }
     };
@@ -459,9 +426,8 @@ pub unsafe fn exchange(
         }
         let byte = world.abi.byte;
         // SAFETY: the caller's promise.
-        let (from, n) = unsafe { pack(state, world, send, to)?.arguments() };
-        let receive = |bytes: Bytes, status| {
-            let (at, room) = bytes.arguments();
+        let (from, n) = unsafe { pack(state, world, send, to)? };
+        let receive = |(at, room): Bytes, status| {
             let (dest, tag, comm) = (to.dest, to.tag, to.comm);
             let _unfetched = requests::Unfetched::new();
             // SAFETY: what is packed, room for the bytes, and for a status.

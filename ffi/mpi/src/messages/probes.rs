@@ -21,7 +21,7 @@ use libcopy::lock::lock;
 /// A message that was found, and whose length names a slot that is not under way to us: the sender,
 /// the slot, and the sequence of the slot's last message. Either the program's own message has that
 /// length, or another thread has received the header since it was found.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone(usize, usize, u64);
 
 impl Gone {
@@ -30,10 +30,7 @@ impl Gone {
 
     /// Whether a second probe has found the same message.
     pub fn is_still(self, before: Option<Gone>) -> bool {
-        let known = self.0 != Gone::UNKNOWN.0;
-        known
-            && before
-                .is_some_and(|before| (before.0, before.1, before.2) == (self.0, self.1, self.2))
+        self != Gone::UNKNOWN && before == Some(self)
     }
 }
 

@@ -85,18 +85,9 @@ pub unsafe fn mprobe(
     status: *mut c_void,
 ) -> Option<c_int> {
     gpu::before_waiting();
+    let none = std::ptr::null_mut();
     // SAFETY: the caller's promise.
-    unsafe {
-        improbe(
-            world,
-            source,
-            tag,
-            comm,
-            std::ptr::null_mut(),
-            message,
-            status,
-        )
-    }
+    unsafe { improbe(world, source, tag, comm, none, message, status) }
 }
 
 pub unsafe fn improbe(
@@ -118,8 +109,9 @@ pub unsafe fn improbe(
             let code = forward::improbe(source, tag, comm, flag, message, at);
             (code, *flag != 0)
         };
-        if code == 0 && found && source_of(world, at) >= 0 {
-            let status = Status::new(world.abi, at);
+        // Looked at where the library has written it.
+        let status = Status::new(world.abi, at);
+        if code == 0 && found && status.source() >= 0 {
             let found = status.bytes();
             probes::correct(world, comm, status);
             let header = (status.bytes() != found).then_some(found);
@@ -130,12 +122,4 @@ pub unsafe fn improbe(
         }
         Some(code)
     }
-}
-
-/// # Safety
-///
-/// A status that was written.
-unsafe fn source_of(world: &World, status: *mut c_void) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { Status::new(world.abi, status) }.source()
 }

@@ -12,13 +12,11 @@ use std::ffi::{c_int, c_void};
 use libcopy::p2p::Pause;
 
 use crate::collectives::{irregular, neighbours};
-use crate::comm::communicator;
-use crate::comm::communicator::Comm;
+use crate::comm::communicator::{self, Comm};
 use crate::comm::processes::{World, world};
 use crate::decide::active::{active, is_in_place};
 use crate::library::abi::{Abi, Word};
-use crate::library::buffers;
-use crate::library::buffers::BufferW;
+use crate::library::buffers::{self, BufferW};
 use crate::library::count::Count;
 use crate::library::stats::{Function, Outcome};
 use crate::library::status::Room;

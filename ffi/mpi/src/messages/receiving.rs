@@ -24,12 +24,7 @@ pub fn arrival(
     if source < 0 && source != world.abi.any_source {
         return None;
     }
-    Arrival::new(
-        world,
-        (what.buffer, what.count, what.datatype),
-        comm,
-        (least, when),
-    )
+    Arrival::new(world, what, comm, (least, when))
 }
 
 /// After `MPI_Recv` or a relative with this code: what has come may be a header, or the beginning
@@ -56,8 +51,7 @@ pub unsafe fn arrived(
     if !is_cut && (code != 0 || !is_named()) {
         return code;
     }
-    let elements = (what.buffer, what.count, what.datatype);
-    let Some(arrival) = Arrival::of_any_length(world, elements, comm, When::Here) else {
+    let Some(arrival) = Arrival::of_any_length(world, what, comm, When::Here) else {
         return code;
     };
     match arrival.conclude(world, status, code) {

@@ -11,8 +11,7 @@ use libcopy::p2p::header::{self, wire_size};
 use libcopy::p2p::{Pause, View};
 use libcopy::scratch::zeros;
 
-use crate::comm::communicator;
-use crate::comm::communicator::Comm;
+use crate::comm::communicator::{self, Comm};
 use crate::comm::processes::{World, has_threads, world};
 use crate::decide::environment;
 use crate::library::abi::{Abi, Word};
@@ -227,15 +226,14 @@ pub unsafe fn forward_isend(
     to: Address,
     request: *mut c_void,
 ) -> c_int {
-    let (from, kind) = (what.buffer.cast_const(), what.datatype);
     let count: Large = what.count.unwrap_or(0) as i64;
-    let (dest, tag, comm) = (to.dest, to.tag, to.comm);
     // SAFETY: the caller's promise.
     unsafe {
-        match mode {
-            Mode::Standard => pmpi::isend(from, count, kind, dest, tag, comm, request),
-            Mode::Synchronous => pmpi::issend(from, count, kind, dest, tag, comm, request),
-        }
+        mode.isend(
+            (what.buffer.cast_const(), count, what.datatype),
+            to,
+            request,
+        )
     }
 }
 

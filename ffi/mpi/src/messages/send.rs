@@ -170,17 +170,16 @@ unsafe fn isend_watched(
     watched: Watched,
 ) -> Option<c_int> {
     let count = c_int::try_from(what.count?).ok()?;
-    let (from, kind) = (what.buffer.cast_const(), what.datatype);
-    let (dest, tag, comm) = (to.dest, to.tag, to.comm);
     // SAFETY: the caller's promise, and then a request that the library has made.
     unsafe {
-        let code = match mode {
-            Mode::Standard => pmpi::isend(from, count, kind, dest, tag, comm, request),
-            Mode::Synchronous => pmpi::issend(from, count, kind, dest, tag, comm, request),
-        };
+        let code = mode.isend(
+            (what.buffer.cast_const(), count, what.datatype),
+            to,
+            request,
+        );
         // Several requests that are complete may have one and the same handle.
         if code == 0 && !packed::is_complete(world, request) {
-            let work = Work::Forwarded(comm);
+            let work = Work::Forwarded(to.comm);
             requests::remember_watched(world, request, work, false, Some(watched));
         }
         Some(code)
@@ -228,8 +227,8 @@ pub fn expect(
         return note();
     }
     let least = world.least[0].min(world.least[1]);
-    let when = if persistent { When::Often } else { When::Later };
-    if let Some(arrival) = arrival(world, what, (source, comm), (least, when)) {
+    let how = (least, When::of_request(persistent));
+    if let Some(arrival) = arrival(world, what, (source, comm), how) {
         requests::remember(world, request, Work::Receive(arrival), persistent);
         return;
     }
@@ -241,20 +240,14 @@ pub fn expect(
 
 /// After `MPI_Imrecv` of a message that a matched probe has found: a header may arrive there.
 pub fn expect_matched(world: &World, what: Elements, found: Matched, request: *const c_void) {
-    let elements = (what.buffer, what.count, what.datatype);
     let arrival = found.header.and_then(|bytes| {
-        let arrival = Arrival::of_any_length(world, elements, found.comm, When::Later)?;
+        let arrival = Arrival::of_any_length(world, what, found.comm, When::Later)?;
         Some(arrival.of_header(bytes))
     });
+    let any = (world.abi.any_source, found.comm);
     match arrival {
         Some(arrival) => requests::remember(world, request, Work::Receive(arrival), false),
-        None => expect(
-            world,
-            what,
-            (world.abi.any_source, found.comm),
-            request,
-            false,
-        ),
+        None => expect(world, what, any, request, false),
     }
 }
 
@@ -275,8 +268,7 @@ pub unsafe fn receive_matched(
     let mut room = Room::new();
     let at = room.instead_of(status);
     let code = pass(at);
-    let elements = (what.buffer, what.count, what.datatype);
-    let Some(arrival) = Arrival::of_any_length(world, elements, found.comm, When::Here) else {
+    let Some(arrival) = Arrival::of_any_length(world, what, found.comm, When::Here) else {
         return code;
     };
     // SAFETY: the library wrote a status if it did not fail, or says that the message was too long.
@@ -318,6 +310,43 @@ pub unsafe fn receive(
     unsafe { arrived(world, what, (source, comm), at, code) }
 }
 
+/// The message that a function sends beside receiving, if it is intercepted; `has_earned` says
+/// whether its type has a layout.
+fn sifted(
+    world: &World,
+    (what, to, has_earned): (Elements, Address, bool),
+    function: Function,
+) -> (Option<Chosen>, Option<Watched>) {
+    let chosen = if !has_earned {
+        notice(world, what, to);
+        None
+    } else if governed::is_forwarded(what, function, to) {
+        None
+    } else {
+        choose(world, what, to)
+    };
+    governed::sift(world, chosen, what, function, to)
+}
+
+/// Has a request of our own receive, with `post`.
+fn posted(
+    world: &World,
+    what: Elements,
+    from: (c_int, Word),
+    post: &dyn Fn(*mut c_void) -> c_int,
+) -> Result<Handle, c_int> {
+    let mut request = Handle::new(world, world.abi.request_null);
+    match post(request.pointer()) {
+        0 => {}
+        code => return Err(code),
+    }
+    // Of any length: what came is looked at when it is here.
+    if let Some(arrival) = arrival(world, what, from, (0, When::Waiting)) {
+        requests::remember_own(world, request.pointer(), arrival);
+    }
+    Ok(request)
+}
+
 /// `MPI_Sendrecv`: `both` is the library's function, `post` its `MPI_Irecv` with these arguments;
 /// `has_earned` says whether the type that is sent has a layout.
 pub unsafe fn exchange(
@@ -329,19 +358,18 @@ pub unsafe fn exchange(
     post: &dyn Fn(*mut c_void) -> c_int,
 ) -> c_int {
     if let Some(chosen) = remote::choose(world, send, to) {
-        // SAFETY: the caller's promise.
-        return unsafe { exchange_remote(world, chosen, to, (recv, source), status, post) };
+        let mut request = match posted(world, recv, (source, to.comm), post) {
+            Ok(request) => request,
+            Err(code) => return code,
+        };
+        // SAFETY: the caller's promise, and then our own request.
+        return unsafe {
+            let sent = chosen.send(world, Mode::Standard);
+            let received = wait_received(world, request.pointer(), status, (source, to.comm));
+            if sent == 0 { received } else { sent }
+        };
     }
-    let function = Function::Sendrecv;
-    let chosen = if !has_earned {
-        notice(world, send, to);
-        None
-    } else if governed::is_forwarded(send, function, to) {
-        None
-    } else {
-        choose(world, send, to)
-    };
-    let (chosen, _watched) = governed::sift(world, chosen, send, function, to);
+    let (chosen, _watched) = sifted(world, (send, to, has_earned), Function::Sendrecv);
     // SAFETY: the caller's promise.
     unsafe { exchange_chosen(world, chosen, None, to, (recv, source), status, both, post) }
 }
@@ -356,16 +384,8 @@ pub unsafe fn replace(
     post: &dyn Fn(*mut c_void) -> c_int,
 ) -> c_int {
     let (mut chosen, mut owned) = (None, None);
-    let function = Function::SendrecvReplace;
-    let this = if !what.have_earned(world, to.comm) {
-        notice(world, what, to);
-        None
-    } else if governed::is_forwarded(what, function, to) {
-        None
-    } else {
-        choose(world, what, to)
-    };
-    let (this, _watched) = governed::sift(world, this, what, function, to);
+    let has_earned = what.have_earned(world, to.comm);
+    let (this, _watched) = sifted(world, (what, to, has_earned), Function::SendrecvReplace);
     if let Some(mut this) = this {
         let mut packed: Vec<u8> = Vec::new();
         let has_room = packed.try_reserve_exact(this.bytes as usize).is_ok();
@@ -378,31 +398,6 @@ pub unsafe fn replace(
     }
     // SAFETY: the caller's promise.
     unsafe { exchange_chosen(world, chosen, owned, to, (what, source), status, both, post) }
-}
-
-/// `MPI_Sendrecv` whose message goes over RDMA.
-unsafe fn exchange_remote(
-    world: &World,
-    chosen: remote::Chosen,
-    to: Address,
-    (recv, source): (Elements, c_int),
-    status: *mut c_void,
-    post: &dyn Fn(*mut c_void) -> c_int,
-) -> c_int {
-    let mut request = Handle::new(world, world.abi.request_null);
-    let code = post(request.pointer());
-    if code != 0 {
-        return code;
-    }
-    if let Some(arrival) = arrival(world, recv, (source, to.comm), (0, When::Waiting)) {
-        requests::remember_own(world, request.pointer(), arrival);
-    }
-    // SAFETY: the caller's promise, and then our own request.
-    unsafe {
-        let sent = chosen.send(world, Mode::Standard);
-        let received = wait_received(world, request.pointer(), status, (source, to.comm));
-        if sent == 0 { received } else { sent }
-    }
 }
 
 /// Waits for a request of our own that stands for the receiving half of a blocking call. From
@@ -463,17 +458,13 @@ pub unsafe fn exchange_posted(
     status: *mut c_void,
     post: &dyn Fn(*mut c_void) -> c_int,
 ) -> c_int {
-    let mut request = Handle::new(world, world.abi.request_null);
-    let code = post(request.pointer());
-    if code != 0 {
-        lock(shared).withdraw(world);
-        return code;
-    }
-    // Of any length: what came is looked at when it is here.
-    let how = (0, When::Waiting);
-    if let Some(arrival) = arrival(world, recv, (source, to.comm), how) {
-        requests::remember_own(world, request.pointer(), arrival);
-    }
+    let mut request = match posted(world, recv, (source, to.comm), post) {
+        Ok(request) => request,
+        Err(code) => {
+            lock(shared).withdraw(world);
+            return code;
+        }
+    };
     let (how, none) = ((Mode::Standard, SendMode::Blocking), std::ptr::null_mut());
     // SAFETY: the message lives until the header has been sent.
     let sent = unsafe { send_header(world, shared, how, to, none) };

@@ -20,8 +20,7 @@ use crate::messages::handle::Handle;
 use crate::messages::offering::{Candidate, Patience};
 use crate::messages::panics::caught;
 use crate::messages::{lengths, remote, view};
-use crate::types::datatype;
-use crate::types::datatype::Known;
+use crate::types::datatype::{self, Known};
 use libcopy::lock::lock;
 
 /// A message that is to be intercepted.
@@ -177,28 +176,20 @@ pub unsafe fn send_header(
     to: Address,
     request: *mut c_void,
 ) -> Result<(), c_int> {
-    let (wire, len) = {
+    let wire = {
         let message = lock(shared);
         let wire = message.wire();
-        (wire.as_ptr().cast(), wire.len() as c_int)
+        (wire.as_ptr().cast(), wire.len() as c_int, world.abi.byte)
     };
-    let (byte, dest, tag, comm) = (world.abi.byte, to.dest, to.tag, to.comm);
     // SAFETY: the caller's promise.
     let code = unsafe {
-        match (way, mode) {
-            (SendMode::Blocking, Mode::Standard) => pmpi::send(wire, len, byte, dest, tag, comm),
-            (SendMode::Blocking, Mode::Synchronous) => {
-                pmpi::ssend(wire, len, byte, dest, tag, comm)
-            }
-            (SendMode::Hidden, Mode::Standard) => {
-                pmpi::isend(wire, len, byte, dest, tag, comm, request)
-            }
-            (SendMode::Hidden, Mode::Synchronous) => {
-                pmpi::issend(wire, len, byte, dest, tag, comm, request)
-            }
+        match way {
+            SendMode::Blocking => mode.send(wire, to),
+            SendMode::Hidden => mode.isend(wire, to, request),
             // Libraries return one and the same request for all that they send at once; those that
             // are started by hand are different.
-            (SendMode::Own, mode) => {
+            SendMode::Own => {
+                let ((wire, len, byte), Address { dest, tag, comm }) = (wire, to);
                 let made = match mode {
                     Mode::Standard => pmpi::send_init(wire, len, byte, dest, tag, comm, request),
                     Mode::Synchronous => {

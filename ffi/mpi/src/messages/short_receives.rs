@@ -16,7 +16,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libcopy::p2p::header;
 
@@ -33,16 +33,8 @@ use crate::messages::requests::Work;
 use crate::messages::{probes, requests, truncation};
 use crate::types::datatype;
 
-/// What is known of a request that is noted.
-struct Entry {
-    buffer: AtomicUsize,
-    count: AtomicUsize,
-    datatype: AtomicUsize,
-    /// Of the handle of a type that is not predefined, or 0.
-    generation: AtomicU64,
-    comm: AtomicUsize,
-    is_persistent: AtomicBool,
-}
+/// What is known of a request that is noted: the words of [`Found::words`].
+struct Entry([AtomicUsize; 6]);
 
 /// Bits of a set's number.
 const BITS: u32 = 12;
@@ -57,18 +49,8 @@ struct Handles([AtomicUsize; WAYS]);
 static HANDLES: [Handles; 1 << BITS] =
     [const { Handles([const { AtomicUsize::new(0) }; WAYS]) }; 1 << BITS];
 
-static ENTRIES: [[Entry; WAYS]; 1 << BITS] = [const {
-    [const {
-        Entry {
-            buffer: AtomicUsize::new(0),
-            count: AtomicUsize::new(0),
-            datatype: AtomicUsize::new(0),
-            generation: AtomicU64::new(0),
-            comm: AtomicUsize::new(0),
-            is_persistent: AtomicBool::new(false),
-        }
-    }; WAYS]
-}; 1 << BITS];
+static ENTRIES: [[Entry; WAYS]; 1 << BITS] =
+    [const { [const { Entry([const { AtomicUsize::new(0) }; 6]) }; WAYS] }; 1 << BITS];
 
 /// Whether any request may be noted.
 #[inline(always)]
@@ -291,6 +273,7 @@ struct Found {
     buffer: usize,
     count: usize,
     datatype: Word,
+    /// Of the handle of a type that is not predefined, or 0.
     generation: u64,
     comm: Word,
     is_persistent: bool,
@@ -309,18 +292,33 @@ impl Found {
     #[inline(always)]
     fn take_handle(handle: usize, index: usize) -> Option<Found> {
         let (place, entry) = place_of(handle)?;
+        let words = entry.0.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let [buffer, count, datatype, generation, comm, is_persistent] = words;
         let found = Found {
             index,
             handle,
-            buffer: entry.buffer.load(Ordering::Relaxed),
-            count: entry.count.load(Ordering::Relaxed),
-            datatype: entry.datatype.load(Ordering::Relaxed),
-            generation: entry.generation.load(Ordering::Relaxed),
-            comm: entry.comm.load(Ordering::Relaxed),
-            is_persistent: entry.is_persistent.load(Ordering::Relaxed),
+            buffer,
+            count,
+            datatype,
+            generation: generation as u64,
+            comm,
+            is_persistent: is_persistent != 0,
         };
         place.store(0, Ordering::Release);
         Some(found)
+    }
+
+    /// All but its place and its handle.
+    #[inline(always)]
+    fn words(self) -> [usize; 6] {
+        [
+            self.buffer,
+            self.count,
+            self.datatype,
+            self.generation as usize,
+            self.comm,
+            self.is_persistent.into(),
+        ]
     }
 
     /// Notes it; whether there is a place.
@@ -329,14 +327,9 @@ impl Found {
         let Some(entry) = free_place_for(self.handle, has_threads) else {
             return false;
         };
-        entry.buffer.store(self.buffer, Ordering::Relaxed);
-        entry.count.store(self.count, Ordering::Relaxed);
-        entry.datatype.store(self.datatype, Ordering::Relaxed);
-        entry.generation.store(self.generation, Ordering::Relaxed);
-        entry.comm.store(self.comm, Ordering::Relaxed);
-        entry
-            .is_persistent
-            .store(self.is_persistent, Ordering::Relaxed);
+        for (place, word) in entry.0.iter().zip(self.words()) {
+            place.store(word, Ordering::Relaxed);
+        }
         true
     }
 
@@ -344,11 +337,7 @@ impl Found {
     #[cold]
     fn remember(self, world: &World, request: *const c_void) {
         let remember = || {
-            let when = if self.is_persistent {
-                When::Often
-            } else {
-                When::Later
-            };
+            let when = When::of_request(self.is_persistent);
             if let Some(arrival) = self.arrival(world, when) {
                 let work = Work::Receive(arrival);
                 requests::remember(world, request, work, self.is_persistent);
@@ -361,7 +350,11 @@ impl Found {
     fn arrival(self, world: &World, when: When) -> Option<Arrival> {
         let is_type_gone = threshold::size(self.datatype).is_none()
             && datatype::generation(self.datatype) != self.generation;
-        let elements = (self.buffer as *mut c_void, Some(self.count), self.datatype);
+        let elements = Elements {
+            buffer: self.buffer as *mut c_void,
+            count: Some(self.count),
+            datatype: self.datatype,
+        };
         if is_type_gone {
             return None;
         }

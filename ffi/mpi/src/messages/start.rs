@@ -199,19 +199,14 @@ fn meet(abi: &'static Abi) {
     };
     let offer = Offer::of(meeting.offer());
     let is_ours = |feature| tools::wrapped(feature).is_none();
-    let mut own = 0;
-    if matches!(stats::wanted(), Some(Wanted::Job | Wanted::Profile(None))) {
-        own |= feature::REPORT;
-    }
-    if is_ours(Feature::Collectives) {
-        own |= feature::COLLECTIVES;
-    }
-    if is_ours(Feature::Nonblocking)
+    let vote = |feature: u64, is_ours: bool| if is_ours { feature } else { 0 };
+    let is_wanted = matches!(stats::wanted(), Some(Wanted::Job | Wanted::Profile(None)));
+    let is_nonblocking = is_ours(Feature::Nonblocking)
         && nonblocking::is_wanted_here()
-        && !fortran_names::has_other_functions(abi)
-    {
-        own |= feature::NONBLOCKING;
-    }
+        && !fortran_names::has_other_functions(abi);
+    let mut own = vote(feature::REPORT, is_wanted)
+        | vote(feature::COLLECTIVES, is_ours(Feature::Collectives))
+        | vote(feature::NONBLOCKING, is_nonblocking);
     let mut used = None;
     if why.is_none() {
         match prepare(abi, &meeting, &offer, made) {
@@ -220,10 +215,7 @@ fn meet(abi: &'static Abi) {
         }
     }
     if let Some((_, _, registration)) = &used {
-        own |= feature::MESSAGES;
-        if registration.is_some() {
-            own |= feature::MODULE;
-        }
+        own |= feature::MESSAGES | vote(feature::MODULE, registration.is_some());
     }
     let mut agreed = meeting.agree(own, idle);
     if !agreed.is_whole() {
@@ -414,5 +406,18 @@ pub fn finish() {
     nonblocking::persistent::clear();
     if let Some(registration) = &world.registration {
         registration.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where a tool wraps one of them on some ranks only, these would go another way.
+    #[test]
+    fn tools_are_looked_for_at_all_functions_that_are_intercepted() {
+        for function in stats::Function::all() {
+            assert!(tools::is_watched(function.name()), "{function:?}");
+        }
     }
 }

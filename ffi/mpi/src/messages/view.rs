@@ -11,8 +11,7 @@ use libcopy::p2p::{OpaqueElements, View};
 use crate::library::abi::{Abi, Word};
 use crate::library::pmpi;
 use crate::types::buffer::Kind;
-use crate::types::datatype;
-use crate::types::datatype::Known;
+use crate::types::datatype::{self, Known};
 
 /// Elements that only the MPI library can pack and unpack.
 #[derive(Debug)]

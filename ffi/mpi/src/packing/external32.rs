@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::decide::active::active;
 use crate::decide::environment::least;
 use crate::gpu;
-use crate::library::abi::{Abi, Word};
+use crate::library::abi::{Abi, Word, function, symbol_name};
 use crate::library::buffers::{Packing, Side};
 use crate::library::count::{Count, Large};
 use crate::library::stats::{Function, Outcome};
@@ -349,20 +349,15 @@ macro_rules! fortran {
             error: *mut c_int,
             length: usize,
         ) {
-            const NAME: &CStr =
-                match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                    Ok(name) => name,
-                    Err(_) => panic!("a name has no zeros"),
-                };
-            crate::library::abi::function!(NEXT = NAME);
+            function!(NEXT = symbol_name!(stringify!($name)));
             // SAFETY: the caller's promise: Fortran gives the addresses of its arguments; the MPI
             // library's function of this name has this type.
             unsafe {
                 let bytes = if name.is_null() {
-&[]
-} else {
-std::slice::from_raw_parts(name.cast::<u8>(), length & 0x7fff_ffff)
-};
+                    &[]
+                } else {
+                    std::slice::from_raw_parts(name.cast::<u8>(), length & 0x7fff_ffff)
+                };
                 if !fortran_names::past_us() || bytes.trim_ascii() != c"external32".to_bytes() {
                     let address = NEXT.address();
                     if address != 0 {

@@ -16,8 +16,7 @@ use libcopy::policy::governor::{Decision, Moment, Next, Slot, Timed};
 use crate::decide::classes::{Decided, clock};
 use crate::decide::{classes, environment};
 use crate::library::buffers::Side;
-use crate::library::stats;
-use crate::library::stats::Function;
+use crate::library::stats::{self, Function};
 use crate::types::datatype::Prepared;
 
 /// Calls that a thread decides about in advance.

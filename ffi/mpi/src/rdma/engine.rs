@@ -23,8 +23,7 @@ use libcopy_rdma::transfer::{Report, TransferId};
 
 use crate::library::abi::complain;
 use crate::rdma::counts;
-use crate::rdma::peer::Notice;
-use crate::rdma::state::{Engine, Key, Receiving, Sending, keys_of, try_with};
+use crate::rdma::state::{Engine, Receiving, Sending, of_peer, try_with};
 use crate::rdma::wire::Wire;
 
 /// Goes on with everything that is under way.
@@ -33,10 +32,14 @@ pub fn progress() {
 }
 
 impl Engine {
+    pub(super) fn ranks_of_peers(&self) -> Vec<c_int> {
+        self.peers.keys().copied().collect()
+    }
+
     /// One round: what has come, what the links have moved, what was sent.
     pub(super) fn step(&mut self) {
         self.poll(Engine::hear);
-        let ranks: Vec<c_int> = self.peers.keys().copied().collect();
+        let ranks = self.ranks_of_peers();
         for rank in ranks {
             self.step_link(rank);
         }
@@ -96,15 +99,10 @@ impl Engine {
 
     /// Transfers of a link that have ended.
     fn collect(&mut self, rank: c_int) {
-        let moving = |(key, state): (&Key, Option<TransferId>)| Some((*key, state?));
-        let sends = self.outgoing.range(keys_of(rank));
-        let sends: Vec<(Key, TransferId)> = sends
-            .map(|(key, its)| match its.state {
-                Sending::Moving(id) => (key, Some(id)),
-                _ => (key, None),
-            })
-            .filter_map(moving)
-            .collect();
+        let sends = of_peer(&self.outgoing, rank, |its| match its.state {
+            Sending::Moving(id) => Some(id),
+            _ => None,
+        });
         for (key, id) in sends {
             match self.result(rank, id) {
                 Some(Ok(report)) => {
@@ -117,14 +115,10 @@ impl Engine {
                 None => {}
             }
         }
-        let receives = self.incoming.range(keys_of(rank));
-        let receives: Vec<(Key, TransferId)> = receives
-            .map(|(key, its)| match its.state {
-                Receiving::Moving(id) => (key, Some(id)),
-                _ => (key, None),
-            })
-            .filter_map(moving)
-            .collect();
+        let receives = of_peer(&self.incoming, rank, |its| match its.state {
+            Receiving::Moving(id) => Some(id),
+            _ => None,
+        });
         for (key, id) in receives {
             match self.result(rank, id) {
                 Some(Ok(report)) => self.on_moved(key, &report),
@@ -151,7 +145,7 @@ impl Engine {
         if over.is_empty() {
             return;
         }
-        let ranks: Vec<c_int> = self.peers.keys().copied().collect();
+        let ranks = self.ranks_of_peers();
         for rank in ranks {
             let link = self.peers.get_mut(&rank);
             let Some(link) = link.and_then(|peer| peer.link.established()) else {
@@ -174,27 +168,29 @@ impl Engine {
             return;
         };
         peer.link.fail(rank, why);
-        let of = |key: &Key| key.0 == rank;
-        let sends: Vec<Key> = self
-            .outgoing
-            .iter()
-            .filter(|(key, its)| {
-                of(key) && matches!(its.state, Sending::Moving(_) | Sending::Pulled)
-            })
-            .map(|(key, _)| *key)
-            .collect();
-        for key in sends {
+        let sends = of_peer(&self.outgoing, rank, |its| match its.state {
+            Sending::Moving(_) | Sending::Pulled => Some(()),
+            _ => None,
+        });
+        for (key, ()) in sends {
             self.pack(key);
         }
-        let receives: Vec<Key> = self
-            .incoming
-            .iter()
-            .filter(|(key, its)| of(key) && matches!(its.state, Receiving::Moving(_)))
-            .map(|(key, _)| *key)
-            .collect();
-        for key in receives {
+        let receives = of_peer(&self.incoming, rank, |its| match its.state {
+            Receiving::Moving(_) => Some(()),
+            _ => None,
+        });
+        for (key, ()) in receives {
             self.ask_again(key);
         }
+    }
+
+    /// A link has failed since its peer is gone, or cannot use it any more.
+    pub(super) fn fail_since(&mut self, rank: c_int, reason: &str) {
+        let why = Error::PeerGone {
+            rank: rank as u32,
+            reason: reason.to_owned(),
+        };
+        self.fail(rank, &why);
     }
 
     fn hear(&mut self, rank: c_int, wire: Wire) {
@@ -220,16 +216,7 @@ impl Engine {
                 peer.link.deliver(message);
                 self.step_link(rank);
             }
-            Wire::Notice {
-                sequence,
-                envelope,
-                total,
-            } => peer.note(Notice {
-                sequence,
-                envelope,
-                total,
-                is_matched: false,
-            }),
+            Wire::Notice(notice) => peer.note(notice),
             Wire::Retired(said) => peer.theirs.hear(said),
             Wire::Pull { sequence } => self.on_pull((rank, sequence)),
             Wire::Begin { sequence, rts } => self.on_begin((rank, sequence), &rts),

@@ -13,7 +13,6 @@
 use std::ffi::c_int;
 
 use crate::rdma::link::PeerLink;
-use crate::rdma::peer::Notice;
 use crate::rdma::state::{Engine, take, with};
 use crate::rdma::wire::Wire;
 
@@ -41,7 +40,7 @@ impl Engine {
 
     /// Nothing is matched any more by anybody: throws away what nobody has received.
     fn close(&mut self) {
-        let ranks: Vec<c_int> = self.peers.keys().copied().collect();
+        let ranks = self.ranks_of_peers();
         for rank in ranks {
             let Some(peer) = self.peers.get_mut(&rank) else {
                 continue;
@@ -63,18 +62,9 @@ impl Engine {
     /// What a peer has said before its end.
     fn hear_last(&mut self, rank: c_int, wire: Wire) {
         match wire {
-            Wire::Notice {
-                sequence,
-                envelope,
-                total,
-            } => {
+            Wire::Notice(notice) => {
                 if let Some(peer) = self.peers.get_mut(&rank) {
-                    peer.note(Notice {
-                        sequence,
-                        envelope,
-                        total,
-                        is_matched: false,
-                    });
+                    peer.note(notice);
                 }
             }
             Wire::Packed { sequence } => self.discard_packed((rank, sequence)),

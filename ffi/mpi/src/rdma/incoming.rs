@@ -4,16 +4,13 @@
 
 use std::ffi::c_int;
 
-use libcopy_rdma::Error;
-use libcopy_rdma::gather::Buffer;
 use libcopy_rdma::transfer::Report;
 
 use crate::library::errors;
 use crate::rdma::counts;
 use crate::rdma::header::{BYTES, Header};
-use crate::rdma::peer::Notice;
 use crate::rdma::state::{Elements, Engine, Incoming, Key, Receiving, with};
-use crate::rdma::wire::{Envelope, Wire};
+use crate::rdma::wire::{Envelope, Notice, Wire};
 
 impl Engine {
     pub(super) fn finish_receive(&mut self, key: Key, result: Result<(), c_int>) {
@@ -57,12 +54,7 @@ impl Engine {
         let Some(link) = peer.link.established() else {
             return self.ask_again(key);
         };
-        let Elements { layout, base } = &incoming.elements;
-        let buffer = Buffer {
-            layout,
-            base: *base,
-            memory: self.watch.memory(link, layout, *base),
-        };
+        let buffer = incoming.elements.lent(&mut self.watch, link);
         // SAFETY: the program has lent its elements until the receive is done, which it is after
         // the transfer or when the link has ended.
         match unsafe { link.start_matched_receive(&buffer, rts) } {
@@ -101,11 +93,7 @@ impl Engine {
             Receiving::Moving(_) => {
                 // The sender's end of the link has failed: nothing may be written here any more.
                 incoming.state = Receiving::Asked;
-                let why = Error::PeerGone {
-                    rank: rank as u32,
-                    reason: "its end of the link has failed".to_owned(),
-                };
-                self.fail(rank, &why);
+                self.fail_since(rank, "its end of the link has failed");
             }
             Receiving::Packed(_) | Receiving::Done(_) => return,
         }
@@ -249,11 +237,7 @@ impl Drop for Receive {
             match engine.incoming.remove(&self.key).map(|its| its.state) {
                 // It is not there, but its buffer is the program's again.
                 Some(Receiving::Moving(_)) => {
-                    let why = Error::PeerGone {
-                        rank: self.key.0 as u32,
-                        reason: "the MPI library has failed".to_owned(),
-                    };
-                    engine.fail(self.key.0, &why);
+                    engine.fail_since(self.key.0, "the MPI library has failed");
                 }
                 // The library may still write there.
                 Some(Receiving::Packed(data)) => engine.unwanted.push(data),

@@ -18,8 +18,7 @@ use crate::library::abi::{Abi, Word, complain};
 use crate::library::pmpi;
 use crate::rdma::link::Adapter;
 use crate::rdma::mode::{Mode, mode};
-use crate::rdma::state;
-use crate::rdma::state::Met;
+use crate::rdma::state::{self, Met};
 
 /// What a process says.
 #[repr(C)]

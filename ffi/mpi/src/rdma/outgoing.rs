@@ -7,8 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libcopy::scratch::no_memory;
-use libcopy_rdma::Error;
-use libcopy_rdma::gather::Buffer;
 
 use crate::decide::environment;
 use crate::library::abi::Word;
@@ -17,8 +15,8 @@ use crate::rdma::control::{TAGS, UnsentHeader};
 use crate::rdma::counts;
 use crate::rdma::header::Header;
 use crate::rdma::peer::Unreceived;
-use crate::rdma::state::{Elements, Engine, Key, Outgoing, Route, Sending, keys_of, with};
-use crate::rdma::wire::Wire;
+use crate::rdma::state::{Elements, Engine, Key, Outgoing, Route, Sending, of_peer, with};
+use crate::rdma::wire::{Notice, Wire};
 
 impl Engine {
     pub(super) fn finish_send(&mut self, key: Key, result: Result<(), c_int>) {
@@ -68,12 +66,7 @@ impl Engine {
             outgoing.state = Sending::Pulled;
             return;
         };
-        let Elements { layout, base } = &outgoing.elements;
-        let buffer = Buffer {
-            layout,
-            base: *base,
-            memory: self.watch.memory(link, layout, *base),
-        };
+        let buffer = outgoing.elements.lent(&mut self.watch, link);
         // SAFETY: the program has lent its elements until the message is done, which it is after
         // the transfer or when the link has ended.
         match unsafe { link.start_matched_send(&buffer) } {
@@ -88,21 +81,18 @@ impl Engine {
 
     /// The link to a peer may be ready, or have failed.
     pub(super) fn begin_pulled(&mut self, rank: c_int) {
-        let pulled = self.outgoing.range(keys_of(rank));
-        let pulled: Vec<Key> = pulled
-            .filter(|(_, its)| matches!(its.state, Sending::Pulled))
-            .map(|(key, _)| *key)
-            .collect();
-        for key in pulled {
+        let pulled = of_peer(&self.outgoing, rank, |its| match its.state {
+            Sending::Pulled => Some(()),
+            _ => None,
+        });
+        for (key, ()) in pulled {
             self.begin(key);
         }
     }
 
     /// The receiver has matched a message, and wants its bytes if we still have them.
     pub(super) fn on_pull(&mut self, key: Key) {
-        self.is_received(key);
-        let is_waiting = |its: &Outgoing| matches!(its.state, Sending::Announced);
-        if self.outgoing.get(&key).is_some_and(is_waiting) {
+        if self.is_matched(key) {
             self.want_link(key.0);
             self.begin(key);
         }
@@ -110,12 +100,17 @@ impl Engine {
 
     /// The receiver has matched a message, and has no room for it.
     pub(super) fn on_truncated(&mut self, key: Key) {
-        self.is_received(key);
-        let is_waiting = |its: &Outgoing| matches!(its.state, Sending::Announced);
-        if self.outgoing.get(&key).is_some_and(is_waiting) {
+        if self.is_matched(key) {
             self.finish_send(key, Ok(()));
             self.tell(key.0, &Wire::Lost { sequence: key.1 });
         }
+    }
+
+    /// The receiver has matched a message; whether that waits for nothing else.
+    fn is_matched(&mut self, key: Key) -> bool {
+        self.is_received(key);
+        let is_waiting = |its: &Outgoing| matches!(its.state, Sending::Announced);
+        self.outgoing.get(&key).is_some_and(is_waiting)
     }
 
     fn is_received(&mut self, (rank, sequence): Key) {
@@ -132,11 +127,7 @@ impl Engine {
             // What a transfer alone cannot do, both ends know before the receiver asks: its link
             // has failed.
             Some(Sending::Moving(_)) => {
-                let why = Error::PeerGone {
-                    rank: rank as u32,
-                    reason: "its end of the link has failed".to_owned(),
-                };
-                self.fail(rank, &why);
+                self.fail_since(rank, "its end of the link has failed");
             }
             Some(Sending::Announced | Sending::Pulled) => self.pack(key),
         }
@@ -215,12 +206,12 @@ impl Send {
                 state: Sending::Announced,
             };
             engine.outgoing.insert(key, outgoing);
-            let notice = Wire::Notice {
+            let notice = Notice {
                 sequence,
                 envelope,
                 total,
             };
-            engine.tell(rank, &notice);
+            engine.tell(rank, &Wire::Notice(notice));
             engine.want_link(rank);
             let usual = match patience {
                 _ if environment::least().is_some() => LONG_PATIENCE,
@@ -294,11 +285,7 @@ impl Drop for Send {
             let outgoing = engine.outgoing.remove(&self.key);
             if outgoing.as_ref().is_some_and(moving) {
                 // It is not done, but its buffer is the program's again.
-                let why = Error::PeerGone {
-                    rank: self.key.0 as u32,
-                    reason: "the MPI library has failed".to_owned(),
-                };
-                engine.fail(self.key.0, &why);
+                engine.fail_since(self.key.0, "the MPI library has failed");
             }
         });
     }

@@ -7,17 +7,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use crate::rdma::link::PeerLink;
-use crate::rdma::wire::Envelope;
-
-/// A header that the peer has sent, and that has not been received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Notice {
-    pub sequence: u64,
-    pub envelope: Envelope,
-    pub total: u64,
-    /// Whether a matched probe has taken it out of the library's queue.
-    pub is_matched: bool,
-}
+use crate::rdma::wire::{Envelope, Notice};
 
 /// Envelopes in which messages of a header's length are the program's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -108,7 +98,7 @@ impl Backoff {
 }
 
 /// A process on another machine.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Peer {
     /// Which channel leads to it, and its rank there.
     pub channel: usize,
@@ -125,8 +115,9 @@ pub struct Peer {
     /// Messages to it whose headers it has not received, as far as we know.
     pub unreceived: BTreeMap<u64, Unreceived>,
     pub backoff: Backoff,
-    /// Headers that are under way to us, in the order in which they were sent.
-    notices: VecDeque<Notice>,
+    /// Headers that are under way to us, in the order in which they were sent, and whether a
+    /// matched probe has taken one out of the library's queue.
+    notices: VecDeque<(Notice, bool)>,
     /// Messages that were received before their notices.
     early: BTreeSet<u64>,
     /// Envelopes in which messages of a header's length are the peer's own.
@@ -145,7 +136,7 @@ impl Peer {
     pub fn note(&mut self, notice: Notice) {
         // The MPI library promises no order between two communicators.
         if !self.early.remove(&notice.sequence) {
-            self.notices.push_back(notice);
+            self.notices.push_back((notice, false));
         }
     }
 
@@ -157,14 +148,14 @@ impl Peer {
     }
 
     fn place_of(&self, sequence: u64) -> Option<usize> {
-        let its = |notice: &Notice| notice.sequence == sequence;
+        let its = |(notice, _): &(Notice, bool)| notice.sequence == sequence;
         self.notices.iter().position(its)
     }
 
     /// A header will not come; its notice, if that had.
     pub fn withdraw(&mut self, sequence: u64) -> Option<Notice> {
         let place = self.place_of(sequence)?;
-        self.notices.remove(place)
+        self.notices.remove(place).map(|(notice, _)| notice)
     }
 
     /// Whether a header is under way to us.
@@ -174,14 +165,15 @@ impl Peer {
 
     /// The oldest header in the library's queue with this envelope.
     pub fn oldest(&self, envelope: Envelope) -> Option<Notice> {
-        let is_it = |notice: &&Notice| notice.envelope == envelope && !notice.is_matched;
-        self.notices.iter().find(is_it).copied()
+        let mut queued = self.notices.iter().filter(|(_, is_matched)| !is_matched);
+        let found = queued.find(|(notice, _)| notice.envelope == envelope);
+        found.map(|(notice, _)| *notice)
     }
 
     /// A header is not in the library's queue any more, though it has not been received.
     pub fn matched(&mut self, sequence: u64) {
         if let Some(place) = self.place_of(sequence) {
-            self.notices[place].is_matched = true;
+            self.notices[place].1 = true;
         }
     }
 
@@ -192,17 +184,7 @@ impl Peer {
             place,
             magic,
             least,
-            link: PeerLink::default(),
-            was_told: false,
-            sequence: 0,
-            unreceived: BTreeMap::new(),
-            backoff: Backoff::default(),
-            notices: VecDeque::new(),
-            early: BTreeSet::new(),
-            theirs: Retired::default(),
-            ours: Retired::default(),
-            packed: BTreeSet::new(),
-            truncated: BTreeMap::new(),
+            ..Peer::default()
         }
     }
 }
@@ -216,7 +198,6 @@ mod tests {
             sequence,
             envelope: Envelope { tag: 1, group: 2 },
             total: sequence,
-            is_matched: false,
         }
     }
 
@@ -229,7 +210,10 @@ mod tests {
         peer.note(notice(2));
         peer.note(notice(3));
         peer.forget(2);
-        assert_eq!(peer.notices.front().map(|notice| notice.total), Some(3));
+        assert_eq!(
+            peer.notices.front().map(|(notice, _)| notice.total),
+            Some(3)
+        );
         assert!(peer.early.is_empty());
     }
 

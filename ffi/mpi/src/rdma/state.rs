@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libcopy::datatype::Layout;
 use libcopy::lock::lock;
-use libcopy_rdma::transfer::TransferId;
+use libcopy_rdma::gather::Buffer;
+use libcopy_rdma::transfer::{Link, TransferId};
 
 use crate::library::abi::{Abi, Word};
 use crate::rdma::control::{Channel, Data, UnsentHeader};
-use crate::rdma::link::Adapter;
+use crate::rdma::link::{Adapter, Mail};
 use crate::rdma::memory::Watch;
 use crate::rdma::peer::{Peer, Retired};
 use crate::rdma::wire::{Envelope, Wire};
@@ -24,6 +25,17 @@ pub struct Elements {
     pub layout: Layout,
     /// The address that the layout's offsets count from.
     pub base: u64,
+}
+
+impl Elements {
+    /// As the link wants them, which the program has lent for a message over it.
+    pub(super) fn lent(&self, watch: &mut Watch, link: &Link<Mail>) -> Buffer<'_> {
+        Buffer {
+            layout: &self.layout,
+            base: self.base,
+            memory: watch.memory(link, &self.layout, self.base),
+        }
+    }
 }
 
 /// Where a message goes.
@@ -77,9 +89,15 @@ pub(super) struct Incoming {
 /// A message's place: the peer's rank, and the number of the message.
 pub(super) type Key = (c_int, u64);
 
-/// All keys of a peer.
-pub(super) fn keys_of(rank: c_int) -> std::ops::RangeInclusive<Key> {
-    (rank, 0)..=(rank, u64::MAX)
+/// What `pick` finds among the messages of a peer.
+pub(super) fn of_peer<T, R>(
+    all: &BTreeMap<Key, T>,
+    rank: c_int,
+    pick: impl Fn(&T) -> Option<R>,
+) -> Vec<(Key, R)> {
+    let its = all.range((rank, 0)..=(rank, u64::MAX));
+    its.filter_map(|(key, message)| Some((*key, pick(message)?)))
+        .collect()
 }
 
 #[derive(Debug)]

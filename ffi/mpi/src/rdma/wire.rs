@@ -13,6 +13,14 @@ pub struct Envelope {
     pub group: u64,
 }
 
+/// A header that is sent: what a probe that finds it has to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notice {
+    pub sequence: u64,
+    pub envelope: Envelope,
+    pub total: u64,
+}
+
 /// One message of the control communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wire {
@@ -34,12 +42,8 @@ pub enum Wire {
     Lost { sequence: u64 },
     /// The receiver has less room than the message has bytes.
     Truncated { sequence: u64 },
-    /// A header is sent: what a probe that finds it has to know.
-    Notice {
-        sequence: u64,
-        envelope: Envelope,
-        total: u64,
-    },
+    /// A header is sent.
+    Notice(Notice),
     /// From now on messages of a header's length in this envelope, or in all of them, are the
     /// program's own.
     Retired(Option<Envelope>),
@@ -65,25 +69,26 @@ impl Wire {
             Wire::Packed { sequence } => (7, *sequence),
             Wire::Lost { sequence } => (8, *sequence),
             Wire::Truncated { sequence } => (9, *sequence),
-            Wire::Notice { sequence, .. } => (10, *sequence),
+            Wire::Notice(notice) => (10, notice.sequence),
             Wire::Retired(_) => (11, 0),
             Wire::End => (12, 0),
         };
+        let words = |envelope: &Envelope| [i64::from(envelope.tag) as u64, envelope.group];
         let mut bytes = vec![kind];
         bytes.extend(u64::to_le_bytes(sequence));
         match self {
             Wire::Hello(Some(address)) => bytes.extend(address.to_bytes()),
             Wire::Link(message) | Wire::Begin { rts: message, .. } => bytes.extend(message),
-            Wire::Notice {
-                envelope, total, ..
-            } => {
-                bytes.extend(i64::from(envelope.tag).to_le_bytes());
-                bytes.extend(envelope.group.to_le_bytes());
-                bytes.extend(total.to_le_bytes());
+            Wire::Notice(notice) => {
+                let [tag, group] = words(&notice.envelope);
+                bytes.extend(
+                    [tag, group, notice.total]
+                        .map(u64::to_le_bytes)
+                        .as_flattened(),
+                );
             }
             Wire::Retired(Some(envelope)) => {
-                bytes.extend(i64::from(envelope.tag).to_le_bytes());
-                bytes.extend(envelope.group.to_le_bytes());
+                bytes.extend(words(envelope).map(u64::to_le_bytes).as_flattened());
             }
             _ => {}
         }
@@ -119,13 +124,12 @@ impl Wire {
             8 => (Wire::Lost { sequence }, 0),
             9 => (Wire::Truncated { sequence }, 0),
             10 => {
-                let (envelope, total) = (envelope()?, word(rest, 16)?);
-                let notice = Wire::Notice {
+                let notice = Notice {
                     sequence,
-                    envelope,
-                    total,
+                    envelope: envelope()?,
+                    total: word(rest, 16)?,
                 };
-                (notice, 24)
+                (Wire::Notice(notice), 24)
             }
             11 if rest.is_empty() => (Wire::Retired(None), 0),
             11 => (Wire::Retired(Some(envelope()?)), 16),
@@ -164,11 +168,11 @@ mod tests {
             Wire::Packed { sequence },
             Wire::Lost { sequence },
             Wire::Truncated { sequence },
-            Wire::Notice {
+            Wire::Notice(Notice {
                 sequence,
                 envelope,
                 total,
-            },
+            }),
             Wire::Retired(Some(envelope)),
             Wire::Retired(None),
             Wire::End,

@@ -7,12 +7,9 @@
 
 use std::ffi::{c_int, c_void};
 
-use crate::library::abi;
-use crate::library::abi::{Word, complain};
-use crate::library::neighbourhood::Neighbours;
-use crate::library::pmpi::functions::{
-    MISSING, comm_call_errhandler, comm_rank, comm_remote_size, comm_size, comm_test_inter,
-};
+use crate::library::abi::{self, Word, complain};
+use crate::library::neighbourhood::{Members, Neighbours};
+use crate::library::pmpi::functions::{MISSING, comm_call_errhandler};
 use crate::library::requests::{Role, Table};
 
 /// Declares a function; `N` counts elements. Its arguments have the kinds of
@@ -179,22 +176,12 @@ impl Arrays {
         if let Arrays::None = self {
             return Lengths { all: 0, sent: 0 };
         }
-        let (mut inter, mut rank, mut size, mut remote) = (0, 0, 0, 0);
-        // SAFETY: writable outputs; the library checks the communicator.
-        unsafe {
-            comm_test_inter(comm, &mut inter);
-            comm_rank(comm, &mut rank);
-            comm_size(comm, &mut size);
-            if inter != 0 {
-                comm_remote_size(comm, &mut remote);
-            }
-        }
-        let abi = abi::get().ok();
-        let peers = if inter != 0 { remote } else { size };
-        let root = if inter != 0 {
+        let members = Members::of(comm).unwrap_or_default();
+        let (abi, peers) = (abi::get().ok(), members.peers());
+        let root = if members.is_inter {
             abi.map(|abi| abi.root)
         } else {
-            Some(rank)
+            Some(members.rank)
         };
         let (all, sent) = match self {
             Arrays::None => (0, 0),
@@ -203,7 +190,7 @@ impl Arrays {
                 let in_place = abi.is_some_and(|abi| send as usize == abi.in_place);
                 (peers, if in_place { 0 } else { peers })
             }
-            Arrays::PerRank => (size, 0),
+            Arrays::PerRank => (members.size, 0),
             Arrays::PerNeighbour => {
                 let neighbours = abi.and_then(|abi| Neighbours::of(abi, comm));
                 let count = |side: &[c_int]| c_int::try_from(side.len()).unwrap_or(0);

@@ -18,11 +18,8 @@ pub use crate::library::pmpi::messages::forwarded_messages::*;
 ///
 /// As the MPI standard says.
 pub unsafe fn start(request: *mut c_void) -> c_int {
-    match async_guard::before() {
-        // SAFETY: the caller's promise.
-        Ok(()) => unsafe { forwarded_functions::start_settled(request) },
-        Err(code) => code,
-    }
+    // SAFETY: the caller's promise.
+    async_guard::with_buffers(|| unsafe { forwarded_functions::start_settled(request) })
 }
 
 /// `MPI_Startall`
@@ -31,9 +28,6 @@ pub unsafe fn start(request: *mut c_void) -> c_int {
 ///
 /// As the MPI standard says.
 pub unsafe fn startall(count: c_int, requests: *mut c_void) -> c_int {
-    match async_guard::before() {
-        // SAFETY: the caller's promise.
-        Ok(()) => unsafe { forwarded_functions::startall_settled(count, requests) },
-        Err(code) => code,
-    }
+    // SAFETY: the caller's promise.
+    async_guard::with_buffers(|| unsafe { forwarded_functions::startall_settled(count, requests) })
 }

@@ -17,11 +17,8 @@ use crate::library::pmpi::functions::start_settled;
 ///
 /// As the MPI standard says.
 pub unsafe fn start(request: *mut c_void) -> c_int {
-    match async_guard::before() {
-        // SAFETY: the caller's promise.
-        Ok(()) => unsafe { start_settled(request) },
-        Err(code) => code,
-    }
+    // SAFETY: the caller's promise.
+    async_guard::with_buffers(|| unsafe { start_settled(request) })
 }
 
 /// Declares the functions of the table twice: for ourselves, and for the program.

@@ -302,14 +302,6 @@ impl<'a> Batch<'a> {
             let mut state = lock(&entry.state);
             let mut end = state.end(self.world);
             forget_freed(self.world, entry, &mut state, self.request(i));
-            let sent = match &state.work {
-                Work::Send(shared, _) => Some(shared),
-                _ => None,
-            };
-            if sent.is_some() {
-                // SAFETY: a request of our own, which is complete.
-                unsafe { pmpi::request_free(self.request(i)) };
-            }
             let mut room = Room::new();
             let status = if is_ignored(statuses) {
                 // SAFETY: room for one.
@@ -319,9 +311,7 @@ impl<'a> Batch<'a> {
                 unsafe { Status::of_array(self.world.abi, statuses, i) }
             };
             let before = end.correct(self.world, entry.persistent, status, 0);
-            if let Some(sent) = sent.filter(|_| status.is_cancelled()) {
-                lock(sent).withdraw(self.world);
-            }
+            free_sent(self.world, &state, self.request(i), status);
             errors[i] = match end.error {
                 0 if code == 0 => before,
                 error => error,
@@ -404,6 +394,18 @@ pub(super) fn forget_freed(
     }
 }
 
+/// After the library has completed a request: frees that of a header, whose message goes if the
+/// program has cancelled it.
+fn free_sent(world: &World, state: &State, request: *mut c_void, status: Status) {
+    if let Work::Send(shared, _) = &state.work {
+        if status.is_cancelled() {
+            lock(shared).withdraw(world);
+        }
+        // SAFETY: a request of our own, which is complete.
+        unsafe { pmpi::request_free(request) };
+    }
+}
+
 /// Completes a request that is ready.
 ///
 /// # Safety
@@ -439,13 +441,7 @@ pub(super) unsafe fn finish(
     // SAFETY: written just now.
     let status = unsafe { Status::new(world.abi, at) };
     let error = end.error_of(world, entry, status, code);
-    if let Work::Send(shared, _) = &state.work {
-        if status.is_cancelled() {
-            lock(shared).withdraw(world);
-        }
-        // SAFETY: a request of our own, which is complete.
-        unsafe { pmpi::request_free(request) };
-    }
+    free_sent(world, &state, request, status);
     drop(state);
     reported(world, comm, error, code)
 }

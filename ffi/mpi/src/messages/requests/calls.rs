@@ -14,8 +14,7 @@ use crate::collectives::persistent;
 use crate::comm::processes::{World, world};
 use crate::gpu;
 use crate::library::abi::{UNDEFINED, Word};
-use crate::library::fallback;
-use crate::library::fallback::Look;
+use crate::library::fallback::{self, Look};
 use crate::library::pmpi;
 use crate::library::requests::{Completion, Which};
 use crate::library::status::{Room, Status, is_ignored};
@@ -42,10 +41,8 @@ pub unsafe fn complete(world: &World, call: &Completion) -> Option<c_int> {
             (Which::One, false) => test(world, call.requests, call.flag, call.statuses),
             (Which::All, true) => waitall(world, call),
             (Which::All, false) => testall(world, call),
-            (Which::Any, true) => waitany(world, call),
-            (Which::Any, false) => testany(world, call),
-            (Which::Some, true) => waitsome(world, call),
-            (Which::Some, false) => testsome(world, call),
+            (Which::Any, _) => any(world, call),
+            (Which::Some, _) => some(world, call),
         }
     }
 }
@@ -139,6 +136,33 @@ unsafe fn wait_as(
     Some(unsafe { finish(world, entry, request, status, owner) })
 }
 
+/// Completes one request at once: `ask` calls the library, with a status that it writes if it
+/// completes the request, and says whether it has.
+#[inline(always)]
+unsafe fn one_at_once(
+    world: &World,
+    request: *mut c_void,
+    status: *mut c_void,
+    ask: impl FnOnce(*mut c_void) -> (c_int, bool),
+) -> c_int {
+    let mut room = MaybeUninit::<Room>::uninit();
+    let at = Room::instead_of_uninit(&mut room, status);
+    // SAFETY: the caller's promise.
+    unsafe {
+        let handle = world.abi.handle_at(request, 0);
+        match ask(at) {
+            (code, false) => code,
+            (code, true) => {
+                // A library that truncates has written it.
+                if code != 0 && !is_truncation(world, code) {
+                    room.write(Room::new());
+                }
+                concluded(world, handle, at, code)
+            }
+        }
+    }
+}
+
 /// `MPI_Test`; see [`complete_at_once`].
 #[inline(always)]
 unsafe fn test_at_once(
@@ -150,23 +174,14 @@ unsafe fn test_at_once(
     if request.is_null() || flag.is_null() {
         return None;
     }
-    let mut room = MaybeUninit::<Room>::uninit();
-    let at = Room::instead_of_uninit(&mut room, status);
-    // SAFETY: the caller's promise; the library writes the status if it completes the request.
+    // SAFETY: the caller's promise.
     Some(unsafe {
-        let handle = world.abi.handle_at(request, 0);
-        // What is refused is not complete.
-        *flag = 0;
-        match pmpi::test(request, flag, at) {
-            code if *flag == 0 => code,
-            code => {
-                // A library that truncates has written it.
-                if code != 0 && !is_truncation(world, code) {
-                    room.write(Room::new());
-                }
-                concluded(world, handle, at, code)
-            }
-        }
+        one_at_once(world, request, status, |at| {
+            // What is refused is not complete.
+            *flag = 0;
+            let code = pmpi::test(request, flag, at);
+            (code, *flag != 0)
+        })
     })
 }
 
@@ -199,26 +214,40 @@ unsafe fn test(
     }
 }
 
-/// Requests of an array that are waited for. If we know none of them, the library waits, which lets
+/// Requests of a call. If we know none of those that are waited for, the library waits, which lets
 /// no messages of ours get on.
-unsafe fn batch_to_wait_for(
-    world: &World,
-    count: c_int,
-    requests: *mut c_void,
-) -> Option<Batch<'_>> {
+unsafe fn batch_of<'a>(world: &'a World, call: &Completion) -> Option<Batch<'a>> {
     // SAFETY: the caller's promise.
-    let batch = unsafe { Batch::new(world, count, requests) };
-    if batch.is_none() {
+    let batch = unsafe { Batch::new(world, call.count, call.requests) };
+    if batch.is_none() && call.waits {
         gpu::before_waiting();
     }
     batch
+}
+
+/// Goes on until `done` says so; in a function that does not wait, once, and once more if devices
+/// have copied something meanwhile. What it said last.
+fn go_on(
+    world: &World,
+    call: &Completion,
+    batch: &Batch<'_>,
+    mut done: impl FnMut() -> bool,
+) -> bool {
+    if call.waits {
+        let own = batch.entries.iter().flatten().count();
+        until(world, own, done);
+        return true;
+    }
+    let is_done = done();
+    let were_copied = finish_copies(world);
+    is_done || were_copied && done()
 }
 
 /// `MPI_Waitall`
 unsafe fn waitall(world: &World, call: &Completion) -> Option<c_int> {
     let (count, requests, statuses) = (call.count, call.requests, call.statuses);
     // SAFETY: the caller's promise.
-    let batch = unsafe { batch_to_wait_for(world, count, requests)? };
+    let batch = unsafe { batch_of(world, call)? };
     let mut left: Vec<usize> = (0..batch.entries.len())
         .filter(|i| batch.entries[*i].is_some())
         .collect();
@@ -273,29 +302,25 @@ unsafe fn testall(world: &World, call: &Completion) -> Option<c_int> {
     }
 }
 
-/// One pass for `MPI_Waitany` and `MPI_Testany`: the index of a request that was completed, or
-/// [`UNDEFINED`] if none is active, and the code.
-unsafe fn any_of(batch: &Batch<'_>, status: *mut c_void) -> Option<(c_int, c_int)> {
+/// `MPI_Waitany` and `MPI_Testany`
+unsafe fn any(world: &World, call: &Completion) -> Option<c_int> {
+    let (status, mut found) = (call.statuses, None);
+    // SAFETY: the caller's promise.
+    let batch = unsafe { batch_of(world, call)? };
     let count = batch.entries.len();
-    // SAFETY: the caller's promise.
-    unsafe { fallback::first(count, status, |i| batch.try_one(i, status)) }
-}
-
-/// `MPI_Waitany`
-unsafe fn waitany(world: &World, call: &Completion) -> Option<c_int> {
-    let (count, requests, index, status) = (call.count, call.requests, call.index, call.statuses);
-    // SAFETY: the caller's promise.
-    let batch = unsafe { batch_to_wait_for(world, count, requests)? };
-    let mut found = None;
-    let own = batch.entries.iter().flatten().count();
-    until(world, own, || {
+    let is_found = go_on(world, call, &batch, || {
         // SAFETY: the caller's promise.
-        found = unsafe { any_of(&batch, status) };
+        found = unsafe { fallback::first(count, status, |i| batch.try_one(i, status)) };
         found.is_some()
     });
     let (which, code) = found.unwrap_or((UNDEFINED, 0));
     // SAFETY: the caller's promise.
-    unsafe { *index = which };
+    unsafe {
+        if !call.waits {
+            *call.flag = c_int::from(is_found);
+        }
+        *call.index = which;
+    }
     Some(code)
 }
 
@@ -314,43 +339,20 @@ unsafe fn testany_at_once(call: &Completion) -> Option<c_int> {
     }
     if count == 1 {
         // SAFETY: the caller's promise.
-        return Some(unsafe { testany_of_one(world, requests, (index, flag), status) });
+        return Some(unsafe {
+            one_at_once(world, requests, status, |at| {
+                // What is refused is not complete. Not all errors say that something is.
+                *index = UNDEFINED;
+                let code = pmpi::testany(1, requests, index, flag, at);
+                (code, (code != 0 || *flag != 0) && *index == 0)
+            })
+        });
     }
     // SAFETY: likewise; there are as many handles as this.
     Some(unsafe { testany_of_some(world, (count, requests), (index, flag), status) })
 }
 
-/// `MPI_Testany` of one request, as the library is asked first: programs poll with it as with
-/// `MPI_Test`.
-#[inline(always)]
-unsafe fn testany_of_one(
-    world: &World,
-    request: *mut c_void,
-    (index, flag): (*mut c_int, *mut c_int),
-    status: *mut c_void,
-) -> c_int {
-    let mut room = MaybeUninit::<Room>::uninit();
-    let at = Room::instead_of_uninit(&mut room, status);
-    // SAFETY: the caller's promise; the library writes the status if it completes the request.
-    unsafe {
-        let handle = world.abi.handle_at(request, 0);
-        // What is refused is not complete. Not all errors say that something is.
-        *index = UNDEFINED;
-        match pmpi::testany(1, request, index, flag, at) {
-            0 if *flag == 0 => 0,
-            code if *index != 0 => code,
-            code => {
-                // A library that truncates has written it.
-                if code != 0 && !is_truncation(world, code) {
-                    room.write(Room::new());
-                }
-                concluded(world, handle, at, code)
-            }
-        }
-    }
-}
-
-/// The same of up to [`MOST_COPIED`].
+/// The same of up to [`MOST_COPIED`] requests.
 #[inline(never)]
 unsafe fn testany_of_some(
     world: &World,
@@ -381,24 +383,6 @@ unsafe fn testany_of_some(
             }
             _ => code,
         }
-    }
-}
-
-/// `MPI_Testany`
-unsafe fn testany(world: &World, call: &Completion) -> Option<c_int> {
-    let (count, requests) = (call.count, call.requests);
-    let (index, flag, status) = (call.index, call.flag, call.statuses);
-    // SAFETY: the caller's promise.
-    unsafe {
-        let batch = Batch::new(world, count, requests)?;
-        let mut found = any_of(&batch, status);
-        if finish_copies(world) && found.is_none() {
-            found = any_of(&batch, status);
-        }
-        *flag = c_int::from(found.is_some());
-        let (which, code) = found.unwrap_or((UNDEFINED, 0));
-        *index = which;
-        Some(code)
     }
 }
 
@@ -441,13 +425,12 @@ unsafe fn some_of(batch: &Batch<'_>, call: &Completion) -> (bool, c_int) {
     (active, if failed { abi.in_status } else { 0 })
 }
 
-/// `MPI_Waitsome`
-unsafe fn waitsome(world: &World, call: &Completion) -> Option<c_int> {
+/// `MPI_Waitsome` and `MPI_Testsome`
+unsafe fn some(world: &World, call: &Completion) -> Option<c_int> {
     // SAFETY: the caller's promise.
-    let batch = unsafe { batch_to_wait_for(world, call.count, call.requests)? };
+    let batch = unsafe { batch_of(world, call)? };
     let mut code = 0;
-    let own = batch.entries.iter().flatten().count();
-    until(world, own, || {
+    go_on(world, call, &batch, || {
         // SAFETY: the caller's promise.
         unsafe {
             let (active, this) = some_of(&batch, call);
@@ -456,19 +439,6 @@ unsafe fn waitsome(world: &World, call: &Completion) -> Option<c_int> {
         }
     });
     Some(code)
-}
-
-/// `MPI_Testsome`
-unsafe fn testsome(world: &World, call: &Completion) -> Option<c_int> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let batch = Batch::new(world, call.count, call.requests)?;
-        let (is_active, mut code) = some_of(&batch, call);
-        if finish_copies(world) && is_active && *call.done == 0 {
-            (_, code) = some_of(&batch, call);
-        }
-        Some(code)
-    }
 }
 
 /// `MPI_Request_get_status`

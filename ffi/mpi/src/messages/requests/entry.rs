@@ -83,14 +83,12 @@ pub(super) fn is_any_copied() -> bool {
 }
 
 /// Data of a receive, which a device may be copying.
-pub(super) struct Copied {
-    fetching: Fetching,
-}
+pub(super) struct Copied(Fetching);
 
 impl Copied {
     fn new(fetching: Fetching) -> Copied {
         COPIED.fetch_add(1, Ordering::Relaxed);
-        Copied { fetching }
+        Copied(fetching)
     }
 }
 
@@ -255,7 +253,7 @@ impl State {
         let Some(copied) = &mut self.copied else {
             return true;
         };
-        let Some(result) = copied.fetching.advance(world) else {
+        let Some(result) = copied.0.advance(world) else {
             return false;
         };
         self.copied = None;
@@ -327,8 +325,5 @@ pub(super) fn push(world: &World, shared: &Shared) -> bool {
     let Ok(mut message) = shared.try_lock() else {
         return false;
     };
-    if message.attend(world, false) || message.is_impatient(world) && message.buffer(world) {
-        return true;
-    }
-    false
+    message.attend(world, false) || message.is_impatient(world) && message.buffer(world)
 }

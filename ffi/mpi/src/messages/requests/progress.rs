@@ -10,12 +10,10 @@ use std::sync::atomic::Ordering;
 use libcopy::lock::lock;
 use libcopy::p2p::Pause;
 
-use crate::comm::processes;
-use crate::comm::processes::World;
-use crate::library;
-use crate::library::pmpi;
+use crate::comm::processes::{self, World};
 use crate::library::status::{Room, Status};
 use crate::library::unusual;
+use crate::library::{self, pmpi};
 use crate::messages::handle::Handle;
 use crate::messages::requests::entry::{Entry, Work, is_any_copied};
 use crate::messages::requests::table::{OTHERS, TABLE, any, forget};

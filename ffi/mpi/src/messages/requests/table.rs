@@ -40,12 +40,10 @@ pub fn remember(world: &World, request: *const c_void, work: Work, persistent: b
 /// Makes a receive known that the call which made it waits for, so that it is fetched as soon as it
 /// has come.
 pub fn remember_own(world: &World, request: *const c_void, arrival: Arrival) {
-    let entry = Entry {
+    put(Entry {
         receives: false,
         ..entry(world, request, Work::Receive(arrival), false, None)
-    };
-    let handle = lock(&entry.state).handle;
-    insert(handle, Arc::new(entry));
+    });
 }
 
 /// Has the starts of a persistent send offer what is in device memory.
@@ -71,9 +69,7 @@ pub fn remember_watched(
     persistent: bool,
     watched: Option<Watched>,
 ) {
-    let entry = entry(world, request, work, persistent, watched);
-    let handle = lock(&entry.state).handle;
-    insert(handle, Arc::new(entry));
+    put(entry(world, request, work, persistent, watched));
 }
 
 /// Makes a receive known of which the library has said this, when it was asked.
@@ -85,17 +81,15 @@ pub fn remember_seen(
     (code, mut room): (c_int, Room),
 ) {
     let entry = entry(world, request, Work::Receive(arrival), persistent, None);
-    let handle = {
-        let mut state = lock(&entry.state);
-        // SAFETY: the library has written it.
-        let status = unsafe { Status::new(world.abi, room.pointer()) };
-        state.active = true;
-        state.arrive_wholly(world, status, code);
-        state.seen = Some((code, room));
-        state.ready = true;
-        state.handle
-    };
-    insert(handle, Arc::new(entry));
+    let mut state = lock(&entry.state);
+    // SAFETY: the library has written it.
+    let status = unsafe { Status::new(world.abi, room.pointer()) };
+    state.active = true;
+    state.arrive_wholly(world, status, code);
+    state.seen = Some((code, room));
+    state.ready = true;
+    drop(state);
+    put(entry);
 }
 
 /// What is known of a request that the library has made.
@@ -127,6 +121,11 @@ fn entry(
         }),
         persistent,
     }
+}
+
+fn put(entry: Entry) {
+    let handle = lock(&entry.state).handle;
+    insert(handle, Arc::new(entry));
 }
 
 pub(super) fn insert(handle: Word, entry: Arc<Entry>) {
