@@ -132,7 +132,8 @@ impl Way {
         self.end_before(team, 1, 0);
     }
 
-    /// The call has ended for a root, whose bytes go in `chunks` chunks: while others read the last.
+    /// The call has ended for a root, whose bytes go in `chunks` chunks: others read the last one
+    /// yet.
     pub(super) fn end_of_root(self, team: &mut Team, chunks: usize) {
         let unread = usize::from(self.is_chunked);
         self.end_before(team, chunks.max(1), unread);

@@ -505,8 +505,8 @@ pub fn generation(comm: Word) -> u64 {
     CACHE.generation(comm)
 }
 
-/// Does `work` with a communicator if this thread used it lately. `handle` is the bits of a word that
-/// are a handle.
+/// Does `work` with a communicator if this thread used it lately. `handle` is the bits of a word
+/// that are a handle.
 #[inline(always)]
 pub fn with_last<R>(
     comm: Word,

@@ -84,10 +84,10 @@ fn faster(library: MpiImplementation, op: Op, is_nonblocking: bool) -> [Range; 3
 /// and with everything intercepted, with roots in turn: under Open MPI 4.1 512 bytes take in a
 /// broadcast 0.72 and 0.50, a gather 0.74 and 0.49, a scatter 0.74 and 0.54, an allgather 1.03 and
 /// 0.55, an alltoall 1.00 and 0.58, an allreduce 1.06 and 0.73, a reduce 0.76 and 0.72; 4 KiB 4.4
-/// and 1.6, 3.2 and 1.5, 3.1 and 1.6, 3.9 and 2.1, 3.9 and 2.4, 3.6 and 2.1, 3.2 and 1.8. Of 8 bytes
-/// an allreduce takes 0.22 and 0.18, an allgather 0.47 and 0.41, an alltoall 0.56 and 0.39 (all ranks
-/// come to them together); of 128 bytes a broadcast 0.21 and 0.21, a gather 0.45 and 0.44, a scatter
-/// 0.55 and 0.46, and with fewer Open MPI's roots and leaves run ahead.
+/// and 1.6, 3.2 and 1.5, 3.1 and 1.6, 3.9 and 2.1, 3.9 and 2.4, 3.6 and 2.1, 3.2 and 1.8. Of 8
+/// bytes an allreduce takes 0.22 and 0.18, an allgather 0.47 and 0.41, an alltoall 0.56 and 0.39
+/// (all ranks come to them together); of 128 bytes a broadcast 0.21 and 0.21, a gather 0.45 and
+/// 0.44, a scatter 0.55 and 0.46, and with fewer Open MPI's roots and leaves run ahead.
 /// Under MPICH 4.0 8 bytes take 0.81 and 0.36, 0.73 and 0.35, 0.69 and 0.40, 0.73 and 0.42, 0.81
 /// and 0.39, 0.92 and 0.52, 0.95 and 0.53; reduces of 128 bytes to 1 KiB to one root, whose leaves
 /// run ahead, take longer here, which the governor finds out. With four ranks on two processors 512
