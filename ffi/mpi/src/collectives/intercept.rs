@@ -435,9 +435,9 @@ impl Call {
         })
     }
 
-    /// Has calls like it go the same way, if its elements are of predefined datatypes, dense, and as
-    /// many bytes on each side. One that uses the first side in place is none, and a rank may have
-    /// no second side.
+    /// Has calls like it go the same way, if its elements are of predefined datatypes, dense, and
+    /// as many bytes on each side. One that uses the first side in place is none, and a rank may
+    /// have no second side.
     pub fn remember<'a, K: Into<Option<&'a Kind>>>(
         &self,
         key: Option<Key>,
