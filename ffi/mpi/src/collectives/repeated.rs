@@ -136,9 +136,8 @@ pub fn run(
     let is_known = found.key.as_ref() == Some(key)
         && found.generation == communicator::generation(key.comm)
         && !is_meeting_wanted();
-    if !is_known {
-        return None;
-    }
+    // Nothing is in a forked child, where what is remembered is its parent's.
+    let abi = active().filter(|_| is_known)?;
     // SAFETY: the registry holds what we know of a communicator until the communicator goes, which
     // begins with another generation. Nobody may free one that another thread is using (MPI 4.1,
     // section 11.6.2).
@@ -176,8 +175,7 @@ pub fn run(
         return Some(Some(0));
     }
     let group = (&**group, number);
-    let failed = |abi| failed((abi, key.comm), key.function, group, done);
-    Some(active().map(failed))
+    Some(Some(failed((abi, key.comm), key.function, group, done)))
 }
 
 /// The code of a call with this number in a group, which has failed: the communicator's error
