@@ -369,7 +369,8 @@ pub(super) unsafe fn reduce_scatter(
         let number = publish(team, call, (from, len), Readers::All)?;
         all_have_published(team, number, |_| call)?;
         let mut room = Room::uninit();
-        let terms = Terms::fetch(team, number, start..start + counts[me], &mut room);
+        let ours = (team.size(), start..start + counts[me]);
+        let terms = Terms::fetch(team, number, ours, &mut room);
         let (ranks, own) = (around(me, team.size()), from.add(start));
         terms.combine(ranks, 0..counts[me], (own, to), combine);
     }
@@ -395,7 +396,7 @@ pub(super) unsafe fn scan(
         let number = publish(team, call, (from, len), Readers::All)?;
         all_have_published(team, number, |_| call)?;
         let mut room = Room::uninit();
-        let terms = Terms::fetch(team, number, 0..len, &mut room);
+        let terms = Terms::fetch(team, number, (me, 0..len), &mut room);
         terms.combine(ranks, 0..len, (from, to), combine);
     }
     Ok(())
@@ -601,7 +602,7 @@ unsafe fn combine_all(
 ) {
     let mut room = Room::uninit();
     // SAFETY: the caller's promise.
-    let terms = unsafe { Terms::fetch(team, number, 0..piece.len(), &mut room) };
+    let terms = unsafe { Terms::fetch(team, number, (team.size(), 0..piece.len()), &mut room) };
     let mut slice_of = |owner, slice: Range<usize>| {
         let (start, end) = (slice.start.max(piece.start), slice.end.min(piece.end));
         if start < end {
@@ -646,14 +647,21 @@ struct Terms {
 }
 
 impl Terms {
-    /// Reads these bytes of all others. What is returned is good as long as `room`.
+    /// Reads these bytes of the others before rank `end`. What is returned is good as long as
+    /// `room`.
     ///
     /// # Safety
     ///
     /// All have published them, and they are [`MOST`] bytes together at most.
-    unsafe fn fetch(team: &Team, number: u64, range: Range<usize>, room: &mut Room) -> Terms {
+    unsafe fn fetch(
+        team: &Team,
+        number: u64,
+        (end, range): (usize, Range<usize>),
+        room: &mut Room,
+    ) -> Terms {
         let (bytes, each) = (room.as_mut_ptr().cast::<u8>(), range.len());
-        for (index, rank) in team.others().enumerate() {
+        let ranks = team.others().take_while(|rank| *rank < end);
+        for (index, rank) in ranks.enumerate() {
             // SAFETY: the caller's promise.
             unsafe { read(team, rank, number, range.clone(), bytes.add(index * each)) };
         }

@@ -185,12 +185,19 @@ fn learn_sum(abi: &Abi, what: What) -> usize {
     found
 }
 
-/// Has `work` combine elements with what it is given.
+/// Has `work` combine elements with what it is given, in a call of `bytes` bytes: these decide what
+/// adds them, not how they are divided.
 fn combine(
     what: What,
+    bytes: usize,
     work: impl FnOnce(Combine<'_>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let mut code = 0;
+    let add = if bytes <= SHORT_SUM {
+        sum_of(what)
+    } else {
+        None
+    };
     let mut some = |from: &[u8], to: &mut [u8]| {
         let count = (from.len() / what.size) as c_int;
         let (from, to) = (from.as_ptr().cast(), to.as_mut_ptr().cast());
@@ -201,10 +208,8 @@ fn combine(
         }
     };
     work(&mut |from, to| {
-        if from.len() <= SHORT_SUM {
-            if let Some(add) = sum_of(what) {
-                return add(from, to);
-            }
+        if let Some(add) = add {
+            return add(from, to);
         }
         if from.len() <= MOST {
             return some(from, to);
@@ -306,7 +311,7 @@ unsafe fn combined_again<N: Count>(
             let all = || std::slice::from_raw_parts_mut(recv.cast::<u8>(), bytes);
             (own, gets(team.rank()).then(all))
         };
-        combine(what, |combine| {
+        combine(what, bytes, |combine| {
             reduce_in(
                 team,
                 (function, root),
@@ -358,19 +363,21 @@ unsafe fn combined<N: Count>(
         };
         let work = |recv: Option<&mut [u8]>| {
             let what = elements.what();
-            combine(what, |combine| match (&call.group.nodes, root) {
-                (None, _) => {
-                    let mut team = call.group.team();
-                    let how = (what.size, combine);
-                    reduce_in(&mut team, (function, root), own, recv, how)
-                }
-                (Some(nodes), Some(root)) => {
-                    let mut team = call.group.team();
-                    nodes.reduce(&mut team, own, recv, root as usize, (what, combine))
-                }
-                (Some(nodes), None) => {
-                    let (mut team, recv) = (call.group.team(), recv.unwrap_or_default());
-                    nodes.allreduce(&mut team, own, recv, (what, combine))
+            combine(what, call.bytes, |combine| {
+                match (&call.group.nodes, root) {
+                    (None, _) => {
+                        let mut team = call.group.team();
+                        let how = (what.size, combine);
+                        reduce_in(&mut team, (function, root), own, recv, how)
+                    }
+                    (Some(nodes), Some(root)) => {
+                        let mut team = call.group.team();
+                        nodes.reduce(&mut team, own, recv, root as usize, (what, combine))
+                    }
+                    (Some(nodes), None) => {
+                        let (mut team, recv) = (call.group.team(), recv.unwrap_or_default());
+                        nodes.allreduce(&mut team, own, recv, (what, combine))
+                    }
                 }
             })
         };
@@ -402,7 +409,7 @@ unsafe fn scatter<C>(
         // SAFETY: the caller's promise.
         let all = unsafe { outgoing(&kind, from, total, &mut packed)? };
         let reduce = |recv: &mut [u8]| {
-            combine(elements.what(), |combine| {
+            combine(elements.what(), all.len(), |combine| {
                 let mut team = call.group.team();
                 Ok(team.reduce_scatter_bytes(all, recv, &lengths, elements.size(), combine)?)
             })

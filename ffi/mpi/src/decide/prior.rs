@@ -172,15 +172,12 @@ fn may_be_faster(
     library: MpiImplementation,
     function: Function,
     known: Option<Oversubscription>,
-) -> [Vec<Range>; 2] {
+) -> [[Range; 3]; 2] {
     let Some(op) = function.op() else {
-        return Default::default();
+        return [[NEVER; 3]; 2];
     };
     let long = faster(library, op, function.is_nonblocking());
-    let of = |all: [Range; 3]| match known {
-        Some(under) => vec![all[under as usize]],
-        None => all.to_vec(),
-    };
+    let of = |all: [Range; 3]| known.map_or(all, |under| [all[under as usize]; 3]);
     [faster_if_short(library, function), long].map(of)
 }
 
