@@ -23,4 +23,4 @@ pub mod world;
 pub use agreement::{Meeting, announce, is_owner, meet, withdraw};
 pub use launcher::local_ranks;
 pub use table::{MOST_MEMBERS, Offer, feature};
-pub use world::{World, close, known, open, shared, summary, world};
+pub use world::{World, all_share_processors, close, known, open, shared, summary, world};

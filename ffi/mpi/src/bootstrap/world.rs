@@ -116,6 +116,11 @@ pub fn known() -> Option<Oversubscription> {
     world.map(|_| Oversubscription::None)
 }
 
+/// Whether ranks share processors, and all ranks of `MPI_COMM_WORLD` know that.
+pub fn all_share_processors() -> bool {
+    world().is_some_and(|world| world.is_whole() && world.shares_processors)
+}
+
 /// What became of it, for the report.
 pub fn summary() -> String {
     match (&*lock(&OUTCOME), world()) {

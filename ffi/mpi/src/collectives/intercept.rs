@@ -95,6 +95,9 @@ pub fn intercept_reduction(
     }
     // Before the datatypes are looked at, which costs more.
     let look = |known: &Comm| {
+        if !prior.suits(known.size) {
+            return Err(prior.why_not());
+        }
         let order = Order::of(abi, known.size, datatype, op);
         let is_forwarded = match order {
             Order::Free => known.classes.rests_forwarding(function, bytes as u64),
@@ -375,6 +378,9 @@ fn admit_by_thresholds<'a>(
     (prior, order): (Prior, Order),
 ) -> Result<&'a Group, Outcome> {
     let bytes = prior.bytes;
+    if !prior.suits(known.size) {
+        return Err(prior.why_not());
+    }
     // Where the order is fixed, what is forwarded is not worth the team that would tell this. On
     // several machines ranks of different ones do not share processors.
     let oversubscription = match order {

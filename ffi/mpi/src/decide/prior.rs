@@ -92,7 +92,8 @@ fn faster(library: MpiImplementation, op: Op, is_nonblocking: bool) -> [Range; 3
 /// and 0.39, 0.92 and 0.52, 0.95 and 0.53; reduces of 128 bytes to 1 KiB to one root, whose leaves
 /// run ahead, take longer here, which the governor finds out. With four ranks on two processors 512
 /// bytes take under Open MPI in a gather 5.7 and 2.6, in an allreduce 39 and 5.7, 8 bytes in an
-/// allreduce 14 and 11, a broadcast 2.0 and 0.5, a reduce 2.8 and 1.8; MPICH polls,
+/// allreduce 14 and 11, a reduce 2.8 and 1.8; broadcasts with roots in turn 1.3 and 1.7 of 128
+/// bytes, 5.5 and 4.0 of 512; MPICH polls,
 /// which hurts it there: milliseconds, where ours take one or two. Scans
 /// (`mpi_coll` in `tests/peers`): of 8 KiB with Open MPI 3.1 and 1.2, exclusive ones 2.4 and 0.9;
 /// of 8 bytes and of 8 KiB with MPICH 2.3 and 0.7, and 12 and 4.4, exclusive ones 0.9 and 0.65, and
@@ -117,7 +118,7 @@ fn faster_if_short(library: MpiImplementation, function: Function) -> [Range; 3]
     match (function, library) {
         (Function::Allreduce, OpenMpi) => ranges(1, [1, 8 * KIB]),
         (Function::Reduce, OpenMpi) => ranges(LEAST_REDUCE, [1, 8 * KIB]),
-        (Function::Bcast, OpenMpi) => ranges(LEAST, [1, 8 * KIB]),
+        (Function::Bcast, OpenMpi) => ranges(LEAST, [512, 8 * KIB]),
         (Function::Alltoall, OpenMpi) => [BELOW_LONG, NEVER, NEVER],
         (Function::Gather, OpenMpi) => ranges(LEAST, [1, 8 * KIB - 1]),
         (Function::Scatter, OpenMpi) => ranges(LEAST, [1, 4 * KIB]),
@@ -161,6 +162,14 @@ fn ranges(library: MpiImplementation) -> &'static Ranges {
         ranges
     })
 }
+
+/// Bytes from which on two ranks that share processors with others gain by what is short, under
+/// Open MPI. Of four ranks on two processors, pairs that are rows and columns in turn took for
+/// broadcasts of 128 bytes 1.88 us plain and 1.97 with all of them intercepted, reduces 1.83 and
+/// 2.06, allreduces 2.18 and 2.08, which is more processor time for all; of 512 bytes 2.7 and 2.2,
+/// 2.4 and 2.0, 4.9 and 2.5 (EPYC of Zen 4). What the governor times is inside a call, and such a
+/// difference is mostly in what comes behind it.
+const LEAST_OF_PAIRS: u64 = 512;
 
 /// Bytes from which on such a reduction gains on one processor and loses on another (Zen 4 and Zen
 /// 3) where each rank has one; where ranks share them, context switches decide.
@@ -242,12 +251,16 @@ pub struct Prior {
     is_long: bool,
     /// Whether it may be faster since it is short.
     is_short: bool,
+    /// Whether two ranks that share processors with others gain by it, too.
+    suits_pairs: bool,
 }
 
 impl Prior {
     /// For a function of this library's, or what `LIBCOPY_MPI_MIN` asks for.
     pub fn of(library: MpiImplementation, function: Function, bytes: u64) -> Prior {
-        Prior::of_known(library, function, bytes, bootstrap::known())
+        let mut prior = Prior::of_known(library, function, bytes, bootstrap::known());
+        prior.suits_pairs |= !bootstrap::all_share_processors();
+        prior
     }
 
     /// The same where it is `known` how the ranks of each communicator and processors go together,
@@ -272,7 +285,16 @@ impl Prior {
             bytes,
             is_long: ranges.iter().any(|range| bytes >= range.0),
             is_short: short.iter().copied().any(contains),
+            suits_pairs: bytes >= LEAST_OF_PAIRS
+                || library == MpiImplementation::Mpich
+                || environment::least().is_some(),
         }
+    }
+
+    /// Whether that may be so for a communicator of so many ranks.
+    #[inline]
+    pub fn suits(self, ranks: usize) -> bool {
+        ranks > 2 || self.suits_pairs
     }
 
     /// Whether that is so for any number of ranks.

@@ -71,7 +71,15 @@ fn collectives(text: &mut String) {
         let is_across =
             |bytes| functions[0].is_some_and(|function| is_faster_across(function, bytes));
         let across = flips(is_across);
-        let _ = writeln!(text, "{library:?} {op}: least {least:?}, across{across}");
+        let suits_pairs = |bytes| {
+            let prior = functions[0].map(|it| Prior::of_known(library, it, bytes, None));
+            prior.is_some_and(|prior| prior.is_anywhere() && prior.suits(2))
+        };
+        let pairs = flips(suits_pairs);
+        let _ = writeln!(
+            text,
+            "{library:?} {op}: least {least:?}, across{across}, pairs that share processors{pairs}"
+        );
     }
 }
 
