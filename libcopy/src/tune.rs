@@ -23,6 +23,37 @@ use crate::transport::TransportKind;
 /// Sizes that are measured; what lies between two of them goes with the nearer one.
 const SIZES: [usize; 6] = [16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
 
+/// Of a threshold below which short calls go another way: its name in a line, the operation that
+/// shows it, the sizes that are tried, and where it stands.
+type Short = (
+    &'static str,
+    Op,
+    &'static [usize],
+    fn(&mut Policy) -> &mut u64,
+);
+
+/// The thresholds of short calls.
+const SHORT: [Short; 3] = [
+    (
+        "step",
+        Op::Allgather,
+        &[1 << 10, 4 << 10, 8 << 10],
+        |policy| &mut policy.step_max,
+    ),
+    (
+        "pieces",
+        Op::Bcast,
+        &[16 << 10, 32 << 10, 64 << 10],
+        |policy| &mut policy.pieces_max,
+    ),
+    (
+        "reduce_pieces",
+        Op::Allreduce,
+        &[4 << 10, 16 << 10, 32 << 10],
+        |policy| &mut policy.reduce_pieces_max,
+    ),
+];
+
 /// Chunks that shared memory is tried with.
 const CHUNKS: [u64; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 128 << 10];
 
@@ -45,7 +76,7 @@ pub fn measure(progress: &mut dyn FnMut(f64, &str)) -> Result<Profile> {
     let cpus = crate::topology::affinity().len();
     let mut policy = Policy::built_in(&topology).checked()?;
     let teams = [(false, 4.min(cpus)), (true, (2 * cpus).clamp(4, 16))];
-    let points = (2 * Op::ALL.len() * SIZES.len() + CHUNKS.len() + 3) as f64;
+    let points = (2 * Op::ALL.len() * SIZES.len() + CHUNKS.len() + 3 + 2 * SHORT.len()) as f64;
     let mut done = 0.0;
     for (oversubscribed, ranks) in teams {
         // With one processor there is no team that is not oversubscribed.
@@ -68,8 +99,8 @@ pub fn measure(progress: &mut dyn FnMut(f64, &str)) -> Result<Profile> {
 /// A size, and how long each transport took for it.
 type Measured = (u64, Vec<(TransportKind, f64)>);
 
-/// What a team found out, one line each: "chunk N", "nontemporal N", "attach N" or
-/// "op size (transport microseconds)...".
+/// What a team found out, one line each: "chunk N", "nontemporal N", "attach N", one of [`SHORT`]
+/// or "op size (transport microseconds)...".
 fn apply(policy: &mut Policy, oversubscribed: bool, lines: &[String]) {
     let mut best: BTreeMap<Op, Vec<Measured>> = BTreeMap::new();
     for line in lines {
@@ -78,6 +109,10 @@ fn apply(policy: &mut Policy, oversubscribed: bool, lines: &[String]) {
         else {
             continue;
         };
+        if let Some((.., place)) = SHORT.iter().find(|(name, ..)| *name == what) {
+            *place(policy) = number;
+            continue;
+        }
         match what {
             "chunk" if oversubscribed => policy.chunk_oversubscribed = number,
             "chunk" => policy.chunk = number,
@@ -204,6 +239,27 @@ fn rank_measures(
         team.try_policy(|policy| policy.nontemporal_min = from)?;
         say(format!("nontemporal {from}"))?;
     }
+    if !team.is_oversubscribed() {
+        let others = ranks - 1;
+        for (name, op, sizes, place) in SHORT {
+            // What a rank reads.
+            let read = |size: usize| (size * if op == Op::Bcast { 1 } else { others }) as u64;
+            // Up to the largest size at which it pays, and all below do.
+            let mut most = read(sizes[0]) / 2;
+            for size in sizes {
+                team.try_policy(|policy| *place(policy) = 0)?;
+                let without = point(&mut team, op, *size, &[None], &mut part, &mut whole)?[0];
+                team.try_policy(|policy| *place(policy) = u64::MAX)?;
+                let with = point(&mut team, op, *size, &[None], &mut part, &mut whole)?[0];
+                if with > without {
+                    break;
+                }
+                most = read(*size);
+            }
+            team.try_policy(|policy| *place(policy) = most)?;
+            say(format!("{name} {most}"))?;
+        }
+    }
     if !team.is_oversubscribed() && team.is_usable(TransportKind::Kmod) {
         let kmod = [Some(TransportKind::Kmod)];
         // Up to the largest size at which copying mapped memory pays, and all below do.
@@ -270,6 +326,13 @@ fn point(
                 Op::Gather => team.gather(part, root.then_some(&mut *whole), 0)?,
                 Op::Scatter => team.scatter(root.then_some(&*whole), part, 0)?,
                 Op::Alltoall => team.alltoall(&other, whole)?,
+                Op::Allreduce => {
+                    let add = |from: &[u8], to: &mut [u8]| {
+                        let pairs = to.iter_mut().zip(from);
+                        pairs.for_each(|(to, from)| *to = to.wrapping_add(*from));
+                    };
+                    team.allreduce(None, part, add)?
+                }
                 _ => team.allgather(part, whole)?,
             }
             // The first rounds touch memory for the first time.
@@ -361,6 +424,9 @@ mod tests {
             "chunk 65536",
             "nontemporal 4194304",
             "attach 1048576",
+            "step 4096",
+            "pieces 16384",
+            "reduce_pieces 0",
             "gather 16384 cma 3.5 shm 9",
             "noise",
         ];
@@ -368,6 +434,8 @@ mod tests {
         assert_eq!(policy.chunk_oversubscribed, 65536);
         assert_eq!(policy.nontemporal_min, 4 << 20);
         assert_eq!(policy.attach_max, 1 << 20);
+        let short = [policy.step_max, policy.pieces_max, policy.reduce_pieces_max];
+        assert_eq!(short, [4096, 16384, 0]);
         let expected = vec![Band {
             from: 0,
             prefer: vec![Cma, Shm],

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use libcopy::datatype::Layout;
-use libcopy::policy::Oversubscription;
+use libcopy::policy::{Oversubscription, Policy};
 use libcopy::{Error, Parts, RecvBuffer, SendBuffer, Team, TransportKind, plan, team, topology};
 use proptest::prelude::*;
 
@@ -89,6 +89,7 @@ fn a_rank() {
         "root" => wrong_root(&mut Team::from_env().unwrap(), words.next().unwrap()),
         "chunks" => chunks(&mut Team::from_env().unwrap()),
         "short" => short(&mut Team::from_env().unwrap()),
+        "short-in-chunks" => short(&mut without_steps()),
         "ahead" => ahead(&mut Team::from_env().unwrap()),
         "steps" => steps(&mut Team::from_env().unwrap()),
         "turns" => turns(&mut Team::from_env().unwrap()),
@@ -686,6 +687,20 @@ fn short_reductions_have_the_order_of_long_ones() {
         expect_success(2, "short", environment);
         expect_success(5, "short", environment);
     }
+    expect_success(2, "short-in-chunks", &[]);
+    expect_success(5, "short-in-chunks", &[]);
+}
+
+/// A team whose short calls take no step of their own, as if `libcopy tune` had found so.
+fn without_steps() -> Team {
+    let said = |name| std::env::var(name).unwrap();
+    let number = |name| said(name).parse().unwrap();
+    let key = said("LIBCOPY_KEY").parse().unwrap();
+    let mut policy = Policy::load().unwrap();
+    (policy.step_max, policy.pieces_max) = (0, 0);
+    policy.reduce_pieces_max = 0;
+    let (rank, size) = (number("LIBCOPY_RANK"), number("LIBCOPY_SIZE"));
+    Team::join_with(&key, rank, size, policy).unwrap()
 }
 
 fn short(team: &mut Team) {

@@ -20,9 +20,6 @@ use crate::shm::contribution::{Contribution, MOST, Readers, Unread};
 use crate::team::Team;
 use crate::transport::TransportKind;
 
-/// Bytes that a rank reads from others, at most.
-const MOST_READ: usize = 8192;
-
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
@@ -32,8 +29,13 @@ const LOOKS: usize = 200;
 /// Whether a call goes this way in which each rank publishes at most `bytes` bytes, all of which
 /// the others read: the same on all ranks.
 pub(super) fn takes(team: &mut Team, bytes: usize) -> bool {
-    let others = team.size() - 1;
-    bytes.saturating_mul(others) <= MOST_READ && takes_parts(team, bytes)
+    bytes.saturating_mul(team.size() - 1) as u64 <= team.policy().step_max && takes_scan(team, bytes)
+}
+
+/// The same for a scan, which combines in another order here than by plan: whether it does must not
+/// depend on what was measured.
+pub(super) fn takes_scan(team: &mut Team, bytes: usize) -> bool {
+    bytes.saturating_mul(team.size() - 1) <= MOST && takes_parts(team, bytes)
 }
 
 /// The same where each of the others reads a part.
@@ -48,19 +50,13 @@ pub(super) fn takes_root(team: &mut Team, bytes: usize) -> bool {
     !team.is_oversubscribed() && takes_parts(team, bytes)
 }
 
-/// Bytes that a root hands out or collects piece by piece, at most. Two ranks that share a cache
-/// took 1.1 us for a broadcast of 16 KiB where the ring took 2.5 (EPYC of Zen 4).
-const MOST_IN_PIECES: usize = 32 << 10;
-
 /// [`takes_root`] with more bytes, piece by piece, in which those who read are at one while the
 /// next is written; and where the root reads `bytes` bytes of the others together.
 pub(super) fn takes_pieces(team: &mut Team, bytes: usize) -> bool {
     let is_free = matches!(team.transport(), None | Some(TransportKind::Shm));
-    takes_root(team, bytes) || bytes <= MOST_IN_PIECES && is_free && takes_root(team, MOST)
+    takes_root(team, bytes)
+        || bytes as u64 <= team.policy().pieces_max && is_free && takes_root(team, MOST)
 }
-
-/// Bytes of a reduction that each rank reads from others piece by piece, at most.
-const MOST_REDUCED: usize = 16 << 10;
 
 /// Whether a reduction of elements of `element` bytes goes this way, with `bytes` bytes of each
 /// rank.
@@ -68,8 +64,8 @@ pub(super) fn takes_reduction(team: &mut Team, bytes: usize, element: usize) -> 
     let others = team.size() - 1;
     takes(team, bytes)
         || others > 0
-            && bytes.saturating_mul(others) <= MOST_REDUCED
-            && plan::granule(element).saturating_mul(others) <= MOST_READ
+            && bytes.saturating_mul(others) as u64 <= team.policy().reduce_pieces_max
+            && plan::granule(element).saturating_mul(others) <= MOST
             && takes_root(team, MOST)
 }
 
@@ -632,8 +628,6 @@ fn around(first: usize, size: usize) -> impl Iterator<Item = usize> {
 
 /// Room for what all others have published.
 type Room = MaybeUninit<[u128; MOST / 16]>;
-
-const _: () = assert!(MOST_READ <= MOST);
 
 /// What the others have published, where no other process can change it. All of it is read before
 /// any is combined, so that many lines are under way at once.

@@ -235,7 +235,7 @@ pub(super) unsafe fn scan(
     whole_elements(len, element)?;
     // SAFETY: the caller's promise.
     unsafe {
-        if direct::takes(team, len) {
+        if direct::takes_scan(team, len) {
             direct::scan(team, op, (from, to, len), combine)
         } else {
             planned::scan(team, op, (from, to, len), element, combine)

@@ -25,6 +25,13 @@ impl Policy {
         );
         let _ = writeln!(
             table,
+            "in one step up to {} of all others; in pieces up to {} (reductions {}), unless oversubscribed",
+            bytes(self.step_max),
+            bytes(self.pieces_max),
+            bytes(self.reduce_pieces_max)
+        );
+        let _ = writeln!(
+            table,
             "root and leaf share copies from {} (gathers {}, scatters {}), unless oversubscribed",
             bytes(self.share_min),
             bytes(self.share_gather_min),

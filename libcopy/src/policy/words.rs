@@ -12,13 +12,13 @@ use crate::topology::Topology;
 use crate::transport::TransportKind;
 
 /// Words of the policy that rank 0 hands to all.
-pub(crate) const POLICY_WORDS: usize = 88;
+pub(crate) const POLICY_WORDS: usize = 92;
 
 /// The word behind the bands.
 const SHARE_WORD: usize = 8 + 2 * Op::ALL.len() * MAX_BANDS;
 
 /// The first word of what was measured with several readers.
-const CONTENTION_WORD: usize = SHARE_WORD + 11;
+const CONTENTION_WORD: usize = SHARE_WORD + 14;
 
 const _: () = assert!(CONTENTION_WORD + CONTENTION_WORDS <= POLICY_WORDS);
 
@@ -48,6 +48,9 @@ impl Policy {
         words[SHARE_WORD + 8] = self.offload_pages;
         words[SHARE_WORD + 9] = self.offload_verify;
         words[SHARE_WORD + 10] = self.attach_max;
+        words[SHARE_WORD + 11] = self.step_max;
+        words[SHARE_WORD + 12] = self.pieces_max;
+        words[SHARE_WORD + 13] = self.reduce_pieces_max;
         if let Some(contention) = self.contention {
             words[CONTENTION_WORD..][..CONTENTION_WORDS].copy_from_slice(&contention.to_words());
         }
@@ -88,6 +91,9 @@ impl Policy {
         policy.offload_pages = words[SHARE_WORD + 8];
         policy.offload_verify = words[SHARE_WORD + 9];
         policy.attach_max = words[SHARE_WORD + 10];
+        policy.step_max = words[SHARE_WORD + 11];
+        policy.pieces_max = words[SHARE_WORD + 12];
+        policy.reduce_pieces_max = words[SHARE_WORD + 13];
         policy.contention = Contention::from_words(&words[CONTENTION_WORD..][..CONTENTION_WORDS]);
         let mut slots = words[8..SHARE_WORD].chunks_exact(MAX_BANDS);
         for op in Op::ALL {
@@ -120,6 +126,7 @@ mod tests {
         policy.transport = Some(TransportKind::Cma);
         policy.spin_us = Some(7);
         policy.attach_max = 12345;
+        (policy.step_max, policy.pieces_max, policy.reduce_pieces_max) = (1, 2, 3);
         policy.contention = Some(Contention {
             port_mbs: Some(31_000),
             ..Contention::default()

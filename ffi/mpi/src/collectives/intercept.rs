@@ -100,7 +100,10 @@ pub fn intercept_reduction(
         }
         let order = Order::of(abi, known.size, datatype, op);
         let is_forwarded = match order {
-            Order::Free => known.classes.rests_forwarding(function, bytes as u64),
+            Order::Free => {
+                known.classes.rests_forwarding(function, bytes as u64)
+                    || is_ruled_out(known, prior)
+            }
             Order::Fixed => !prior.is_under(known.known_oversubscription(), order),
         };
         if is_forwarded {
@@ -176,6 +179,9 @@ pub fn intercept_vector(
         let of = |bytes| Prior::of(abi.implementation(), function, bytes);
         let mut prior = of(largest);
         if !agree && !prior.is_anywhere() {
+            return Err(prior.why_not());
+        }
+        if !agree && is_ruled_out(&known, prior) {
             return Err(prior.why_not());
         }
         if !agree && known.classes.rests_forwarding(function, largest) {
@@ -346,6 +352,15 @@ fn counted<T>(function: Function, decision: impl FnOnce() -> Result<T, Outcome>)
         }
         Err(_) => None,
     }
+}
+
+/// Whether the communicator's team has told how its ranks and processors go together, and messages
+/// of this size are not faster then: as [`admit`] finds, which is asked once arguments are known.
+fn is_ruled_out(known: &Comm, prior: Prior) -> bool {
+    let of = |group: &Arc<Group>| {
+        group.nodes.is_none() && !prior.is_under(Some(group.oversubscription), Order::Free)
+    };
+    known.own_group().is_some_and(of)
 }
 
 /// The number of the call in the communicator's group, if messages of this size are to go through
