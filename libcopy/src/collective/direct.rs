@@ -29,7 +29,8 @@ const LOOKS: usize = 200;
 /// Whether a call goes this way in which each rank publishes at most `bytes` bytes, all of which
 /// the others read: the same on all ranks.
 pub(super) fn takes(team: &mut Team, bytes: usize) -> bool {
-    bytes.saturating_mul(team.size() - 1) as u64 <= team.policy().step_max && takes_scan(team, bytes)
+    bytes.saturating_mul(team.size() - 1) as u64 <= team.policy().step_max
+        && takes_scan(team, bytes)
 }
 
 /// The same for a scan, which combines in another order here than by plan: whether it does must not

@@ -126,7 +126,10 @@ static LIVE: AtomicUsize = AtomicUsize::new(0);
 /// Messages whose buffers the program may not have back yet.
 static INCOMPLETE: AtomicUsize = AtomicUsize::new(0);
 
-/// Those of them that are in device memory.
+/// Messages that are not done, of which bytes were packed: their receivers may need us for these.
+static PACKED: AtomicUsize = AtomicUsize::new(0);
+
+/// Those of the messages that are incomplete that are in device memory.
 static ON_DEVICE: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether any message is under way that we have to go on with.
@@ -157,7 +160,7 @@ impl Outbox {
                 return true;
             }
             message.completed();
-            message.rest = None;
+            message.drop_rest();
             if let (Some(writing), reading @ 1..) =
                 (message.writing, slot.nanos().load(Ordering::Relaxed))
             {
@@ -256,10 +259,11 @@ fn lend(context: &Context, content: &Content, total: u64) -> Option<(Arc<Publish
     registration.lend(base, len)
 }
 
-/// Whether nothing that was sent is on its way.
+/// Whether nobody needs this process for what it has sent: it is done, or others read the rest out
+/// of shared memory.
 #[inline]
 pub fn is_quiet() -> bool {
-    LIVE.load(Ordering::Relaxed) == 0
+    !any() && PACKED.load(Ordering::Relaxed) == 0
 }
 
 impl Endpoint {
@@ -578,7 +582,9 @@ impl Drop for Endpoint {
         }
         // Nobody goes on with these; the counts are of all endpoints.
         for shared in lock(&self.outbox).live.drain(..) {
-            lock(&shared).completed();
+            let mut message = lock(&shared);
+            message.completed();
+            message.drop_rest();
             LIVE.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -597,6 +603,13 @@ impl Outgoing {
             if let Content::Device(_) = self.content {
                 ON_DEVICE.fetch_sub(1, Ordering::Relaxed);
             }
+        }
+    }
+
+    /// Nobody reads what was packed.
+    fn drop_rest(&mut self) {
+        if self.rest.take().is_some() {
+            PACKED.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -844,7 +857,9 @@ impl Outgoing {
         self.rest_from = self.filled;
         slot.rest
             .store(rest.bytes().as_ptr() as u64, Ordering::Relaxed);
-        self.rest = Some(rest);
+        if self.rest.replace(rest).is_none() {
+            PACKED.fetch_add(1, Ordering::Relaxed);
+        }
         self.held = false;
         self.completed();
         note(Event::Eager, self.total - self.filled);

@@ -101,8 +101,7 @@ pub fn intercept_reduction(
         let order = Order::of(abi, known.size, datatype, op);
         let is_forwarded = match order {
             Order::Free => {
-                known.classes.rests_forwarding(function, bytes as u64)
-                    || is_ruled_out(known, prior)
+                known.classes.rests_forwarding(function, bytes as u64) || is_ruled_out(known, prior)
             }
             Order::Fixed => !prior.is_under(known.known_oversubscription(), order),
         };

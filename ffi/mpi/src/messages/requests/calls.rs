@@ -170,19 +170,19 @@ unsafe fn test_at_once(
     flag: *mut c_int,
     status: *mut c_void,
 ) -> Option<c_int> {
-    let world = world().filter(|world| library_first(world))?;
     if request.is_null() || flag.is_null() {
         return None;
     }
     // SAFETY: the caller's promise.
-    Some(unsafe {
-        one_at_once(world, request, status, |at| {
+    unsafe {
+        let world = world().filter(|world| library_first(world, request, 1))?;
+        Some(one_at_once(world, request, status, |at| {
             // What is refused is not complete.
             *flag = 0;
             let code = pmpi::test(request, flag, at);
             (code, *flag != 0)
-        })
-    })
+        }))
+    }
 }
 
 /// `MPI_Test`
@@ -332,11 +332,12 @@ const MOST_COPIED: c_int = 16;
 unsafe fn testany_at_once(call: &Completion) -> Option<c_int> {
     let (count, requests) = (call.count, call.requests);
     let (index, flag, status) = (call.index, call.flag, call.statuses);
-    let world = world().filter(|world| library_first(world))?;
     let are_given = !requests.is_null() && !index.is_null() && !flag.is_null();
     if !are_given || !(1..=MOST_COPIED).contains(&count) {
         return None;
     }
+    // SAFETY: the caller's promise.
+    let world = world().filter(|it| unsafe { library_first(it, requests, count as usize) })?;
     if count == 1 {
         // SAFETY: the caller's promise.
         return Some(unsafe {

@@ -5,7 +5,6 @@
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use libcopy::lock::lock;
 use libcopy::p2p::Pause;
@@ -16,13 +15,13 @@ use crate::library::unusual;
 use crate::library::{self, pmpi};
 use crate::messages::handle::Handle;
 use crate::messages::requests::entry::{Entry, Work, is_any_copied};
-use crate::messages::requests::table::{OTHERS, TABLE, any, forget};
+use crate::messages::requests::table::{TABLE, any, forget, forget_others};
 
 /// Has no request be known, in a forked child: those of its parent are not its own.
 pub fn forget_all() {
     library::requests::forget_all();
     unusual::forget_orphans();
-    OTHERS.store(0, Ordering::Relaxed);
+    forget_others();
 }
 
 /// Goes on with what is under way after a call that returns this code, and returns it.

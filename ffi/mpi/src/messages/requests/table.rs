@@ -24,7 +24,15 @@ use crate::messages::sending::Plan;
 pub(super) static TABLE: Table<Arc<Entry>> = Table::new(Role::Message);
 
 /// Entries that are not receives of their own time: sends, and all persistent ones.
-pub(super) static OTHERS: AtomicUsize = AtomicUsize::new(0);
+static OTHERS: AtomicUsize = AtomicUsize::new(0);
+
+/// The handles of some of these, and how many there are besides. Threads that write to them at the
+/// same time leave them wrong, and do not read them ([`library_first`]).
+static LISTED: [AtomicUsize; 4] = [const { AtomicUsize::new(NONE) }; 4];
+static UNLISTED: AtomicUsize = AtomicUsize::new(0);
+
+/// No handle.
+const NONE: Word = Word::MAX;
 
 /// Whether any request is known.
 #[inline(always)]
@@ -134,9 +142,33 @@ pub(super) fn insert(handle: Word, entry: Arc<Entry>) {
         count_receive(|requests| requests.fetch_add(1, Ordering::Relaxed));
     }
     let before = TABLE.insert(handle, entry);
-    OTHERS.fetch_add(others, Ordering::Relaxed);
     if let Some(before) = before {
-        is_gone(&before);
+        is_gone(handle, &before);
+    }
+    if others != 0 {
+        OTHERS.fetch_add(1, Ordering::Relaxed);
+        if !exchange_listed(NONE, handle) {
+            UNLISTED.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Puts a handle, or none, in the place of another one in the list, if that is there.
+fn exchange_listed(from: Word, to: Word) -> bool {
+    let found = LISTED
+        .iter()
+        .find(|listed| listed.load(Ordering::Relaxed) == from);
+    found
+        .inspect(|listed| listed.store(to, Ordering::Relaxed))
+        .is_some()
+}
+
+/// Has no request be known, in a forked child.
+pub(super) fn forget_others() {
+    OTHERS.store(0, Ordering::Relaxed);
+    UNLISTED.store(0, Ordering::Relaxed);
+    for listed in &LISTED {
+        listed.store(NONE, Ordering::Relaxed);
     }
 }
 
@@ -165,9 +197,16 @@ impl Drop for Unfetched {
     }
 }
 
-/// An entry is not in the table any more.
-fn is_gone(entry: &Entry) {
-    OTHERS.fetch_sub(usize::from(!entry.is_receive), Ordering::Relaxed);
+/// The entry with this handle is not in the table any more.
+fn is_gone(handle: Word, entry: &Entry) {
+    if !entry.is_receive {
+        OTHERS.fetch_sub(1, Ordering::Relaxed);
+        if !exchange_listed(handle, NONE) {
+            // Threads may have left both wrong.
+            let less = |count: usize| count.checked_sub(1);
+            let _ = UNLISTED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        }
+    }
     if entry.receives {
         count_receive(|requests| requests.fetch_sub(1, Ordering::Relaxed));
     }
@@ -182,13 +221,28 @@ pub(super) fn find(world: &World, handle: Word) -> Option<Arc<Entry>> {
 
 pub(super) fn forget(handle: Word) {
     if let Some(entry) = TABLE.remove(handle) {
-        is_gone(&entry);
+        is_gone(handle, &entry);
     }
 }
 
-/// Whether the library may be asked to complete any request before we look at it: what we know are
-/// receives only, which are complete in the library before anything of ours happens to them, and no
-/// other thread can get the handle of one that is complete before we have forgotten it.
-pub(super) fn library_first(world: &World) -> bool {
-    OTHERS.load(Ordering::Relaxed) == 0 && p2p::is_quiet() && !probes::has_threads(world)
+/// Whether the library may be asked to complete these requests before we look at them: what we know
+/// of them are receives only, which are complete in the library before anything of ours happens to
+/// them, and no other thread can get the handle of one that is complete before we have forgotten
+/// it.
+///
+/// # Safety
+///
+/// There are as many handles.
+#[inline(always)]
+pub(super) unsafe fn library_first(world: &World, requests: *const c_void, count: usize) -> bool {
+    let is_listed = |at: usize| {
+        // SAFETY: the caller's promise.
+        let handle = unsafe { world.abi.handle_at(requests, at) } & world.abi.handle;
+        LISTED
+            .iter()
+            .any(|listed| listed.load(Ordering::Relaxed) == handle)
+    };
+    let are_receives = OTHERS.load(Ordering::Relaxed) == 0
+        || UNLISTED.load(Ordering::Relaxed) == 0 && !(0..count).any(is_listed);
+    are_receives && p2p::is_quiet() && !probes::has_threads(world)
 }
