@@ -312,8 +312,8 @@ impl Outcome {
             return difference.until;
         }
         if equal.also_uncounted {
-            // Nothing but the library itself.
-            let environment = &environment[..1];
+            // Teams are made at once, or few calls would come to one.
+            let environment = &[environment[0], ("LIBCOPY_GOVERNOR", "0")];
             let ours = equal.ours(environment);
             if let Some(difference) = equal.difference(&plain, &ours) {
                 equal.also_uncounted = false;
