@@ -76,7 +76,7 @@ pub fn measure(progress: &mut dyn FnMut(f64, &str)) -> Result<Profile> {
     let cpus = crate::topology::affinity().len();
     let mut policy = Policy::built_in(&topology).checked()?;
     let teams = [(false, 4.min(cpus)), (true, (2 * cpus).clamp(4, 16))];
-    let points = (2 * Op::ALL.len() * SIZES.len() + CHUNKS.len() + 3 + 2 * SHORT.len()) as f64;
+    let points = (2 * Op::ALL.len() * SIZES.len() + CHUNKS.len() + 3 + SHORT.len()) as f64;
     let mut done = 0.0;
     for (oversubscribed, ranks) in teams {
         // With one processor there is no team that is not oversubscribed.
@@ -241,17 +241,15 @@ fn rank_measures(
     }
     if !team.is_oversubscribed() {
         let others = ranks - 1;
-        for (name, op, sizes, place) in SHORT {
+        for short in SHORT {
+            let (name, op, sizes, place) = short;
             // What a rank reads.
             let read = |size: usize| (size * if op == Op::Bcast { 1 } else { others }) as u64;
             // Up to the largest size at which it pays, and all below do.
             let mut most = read(sizes[0]) / 2;
             for size in sizes {
-                team.try_policy(|policy| *place(policy) = 0)?;
-                let without = point(&mut team, op, *size, &[None], &mut part, &mut whole)?[0];
-                team.try_policy(|policy| *place(policy) = u64::MAX)?;
-                let with = point(&mut team, op, *size, &[None], &mut part, &mut whole)?[0];
-                if with > without {
+                let [without, with] = compared(&mut team, short, *size, &mut part, &mut whole)?;
+                if with > without * MARGIN {
                     break;
                 }
                 most = read(*size);
@@ -307,13 +305,7 @@ fn point(
     part: &mut [u8],
     whole: &mut [u8],
 ) -> Result<Vec<f64>> {
-    let (root, ranks) = (team.rank() == 0, team.size());
-    let part = &mut part[..size];
-    let whole = &mut whole[..size * ranks];
-    let other = match op {
-        Op::Alltoall => vec![1; size * ranks],
-        _ => Vec::new(),
-    };
+    let mut buffers = Buffers::new(op, size, team, part, whole);
     let mut times: Vec<Vec<f64>> = vec![Vec::new(); kinds.len()];
     let started = Instant::now();
     for round in 0..200 {
@@ -321,20 +313,7 @@ fn point(
             team.set_transport(*kind)?;
             team.barrier()?;
             let start = Instant::now();
-            match op {
-                Op::Bcast => team.bcast(part, 0)?,
-                Op::Gather => team.gather(part, root.then_some(&mut *whole), 0)?,
-                Op::Scatter => team.scatter(root.then_some(&*whole), part, 0)?,
-                Op::Alltoall => team.alltoall(&other, whole)?,
-                Op::Allreduce => {
-                    let add = |from: &[u8], to: &mut [u8]| {
-                        let pairs = to.iter_mut().zip(from);
-                        pairs.for_each(|(to, from)| *to = to.wrapping_add(*from));
-                    };
-                    team.allreduce(None, part, add)?
-                }
-                _ => team.allgather(part, whole)?,
-            }
+            buffers.call(team, op)?;
             // The first rounds touch memory for the first time.
             if round >= 2 {
                 times.push(start.elapsed().as_secs_f64() * 1e6);
@@ -347,18 +326,98 @@ fn point(
             break;
         }
     }
-    let mut medians = Vec::with_capacity(kinds.len());
-    for times in &mut times {
+    team.set_transport(None)?;
+    averaged(team, times)
+}
+
+/// Calls one after the other that are timed together: a short one takes no longer than to read the
+/// clock, and ranks come to it from a barrier one after the other.
+const BURST: usize = 64;
+
+/// Microseconds of a call with a threshold at nothing and at its most, in turns.
+fn compared(
+    team: &mut Team,
+    (_, op, _, place): Short,
+    size: usize,
+    part: &mut [u8],
+    whole: &mut [u8],
+) -> Result<[f64; 2]> {
+    let mut buffers = Buffers::new(op, size, team, part, whole);
+    let mut times = vec![Vec::new(); 2];
+    for round in 0..100 {
+        for (most, times) in [0, u64::MAX].into_iter().zip(&mut times) {
+            team.try_policy(|policy| *place(policy) = most)?;
+            team.barrier()?;
+            let start = Instant::now();
+            for _ in 0..BURST {
+                buffers.call(team, op)?;
+            }
+            if round >= 2 {
+                times.push(start.elapsed().as_secs_f64() * 1e6 / BURST as f64);
+            }
+        }
+    }
+    let all = averaged(team, times)?;
+    Ok([all[0], all[1]])
+}
+
+/// What is sent and received.
+struct Buffers<'a> {
+    part: &'a mut [u8],
+    whole: &'a mut [u8],
+    other: Vec<u8>,
+}
+
+impl<'a> Buffers<'a> {
+    /// For parts of `size` bytes.
+    fn new(
+        op: Op,
+        size: usize,
+        team: &Team,
+        part: &'a mut [u8],
+        whole: &'a mut [u8],
+    ) -> Buffers<'a> {
+        let all = size * team.size();
+        Buffers {
+            part: &mut part[..size],
+            whole: &mut whole[..all],
+            other: match op {
+                Op::Alltoall => vec![1; all],
+                _ => Vec::new(),
+            },
+        }
+    }
+
+    fn call(&mut self, team: &mut Team, op: Op) -> Result<()> {
+        let root = team.rank() == 0;
+        let Buffers { part, whole, other } = self;
+        match op {
+            Op::Bcast => team.bcast(part, 0),
+            Op::Gather => team.gather(part, root.then_some(&mut **whole), 0),
+            Op::Scatter => team.scatter(root.then_some(&**whole), part, 0),
+            Op::Alltoall => team.alltoall(other, whole),
+            Op::Allreduce => team.allreduce(None, part, |from: &[u8], to: &mut [u8]| {
+                let pairs = to.iter_mut().zip(from);
+                pairs.for_each(|(to, from)| *to = to.wrapping_add(*from));
+            }),
+            _ => team.allgather(part, whole),
+        }
+    }
+}
+
+/// The lower quartile of each list, averaged over the ranks.
+fn averaged(team: &mut Team, times: Vec<Vec<f64>>) -> Result<Vec<f64>> {
+    let mut quartiles = Vec::with_capacity(times.len());
+    for mut times in times {
         times.sort_by(f64::total_cmp);
         // Below the median: what others do on the machine meanwhile only ever adds.
         let mine = times[times.len() / 4];
-        let mut all = vec![0u8; 8 * ranks];
+        let mut all = vec![0u8; 8 * team.size()];
         team.allgather(&mine.to_ne_bytes(), &mut all)?;
         let value = |bytes: &[u8]| bytes.try_into().map_or(0.0, f64::from_ne_bytes);
-        medians.push(all.chunks(8).map(value).sum::<f64>() / ranks as f64);
+        quartiles.push(all.chunks(8).map(value).sum::<f64>() / team.size() as f64);
     }
-    team.set_transport(None)?;
-    Ok(medians)
+    Ok(quartiles)
 }
 
 #[cfg(test)]

@@ -36,7 +36,8 @@ pub struct Policy {
     /// for short ones; unless ranks outnumber processors.
     #[serde(default = "pieces_max")]
     pub pieces_max: u64,
-    /// Reductions of which each rank reads up to so many bytes of the others go piece by piece, too.
+    /// Reductions of which each rank reads up to so many bytes of the others go piece by piece,
+    /// too.
     #[serde(default = "reduce_pieces_max")]
     pub reduce_pieces_max: u64,
     /// Bytes that shared memory hands over at a time.

@@ -412,6 +412,13 @@ fn may_unpack<N: Count>(buffer: *mut c_void, count: N, datatype: Word, comm: Wor
         && world().is_some_and(|world| elements(buffer, count, datatype).have_earned(world, comm))
 }
 
+/// Whether an exchange is left to the library, which tells what has arrived: nothing else is under
+/// way, what is sent is forwarded whatever there is, and what is received has a predefined type.
+#[inline(always)]
+fn is_exchange_passed<N: Count>((count, datatype): (N, Word), recv_type: Word) -> bool {
+    is_idle() && threshold::size(recv_type).is_some() && is_passed(count, datatype)
+}
+
 /// `MPI_Recv` while nothing else is under way, or of what is tiny: `pass` is the library's
 /// function, `arrived` looks at what may be a header.
 #[inline(always)]
@@ -503,7 +510,8 @@ both! {
         (elements(send, send_count, send_type), address(dest, send_tag, comm)),
         (recv, recv_count, recv_type), (source, recv_tag), status,
     ))
-    [is_tiny(send_count, send_type) && is_tiny(recv_count, recv_type) => receive_at_once(
+    [is_tiny(send_count, send_type) && is_tiny(recv_count, recv_type)
+        || is_exchange_passed((send_count, send_type), recv_type) => receive_at_once(
         status,
         |status| forward::sendrecv(
             send, send_count, send_type, dest, send_tag,
@@ -543,7 +551,17 @@ both! {
                                                     send_tag: c_int, source: c_int,
                                                     recv_tag: c_int, comm: Word,
                                                     status: *mut c_void|
-    (new(Some(comm)), block(status), exchanges(buffer, count, datatype)) {
+    (new(Some(comm)), block(status), exchanges(buffer, count, datatype))
+    [is_exchange_passed((count, datatype), datatype) => receive_at_once(
+        status,
+        |status| forward::sendrecv_replace(
+            buffer, count, datatype, dest, send_tag, source, recv_tag, comm, status,
+        ),
+        |world, status, code| {
+            let what = elements(buffer, count, datatype);
+            arrived(world, what, (source, comm), status, code)
+        },
+    )] {
         let pass = |status| {
             forward::sendrecv_replace(
                 buffer, count, datatype, dest, send_tag, source, recv_tag, comm, status,
