@@ -24,7 +24,7 @@ use crate::transport::TransportKind;
 const SIZES: [usize; 6] = [16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
 
 /// Of a threshold below which short calls go another way: its name in a line, the operation that
-/// shows it, the sizes that are tried, and where it stands.
+/// shows it, the bytes that a rank reads of all others when it is tried, and where it stands.
 type Short = (
     &'static str,
     Op,
@@ -243,18 +243,20 @@ fn rank_measures(
         let others = ranks - 1;
         for short in SHORT {
             let (name, op, sizes, place) = short;
-            // What a rank reads.
-            let read = |size: usize| (size * if op == Op::Bcast { 1 } else { others }) as u64;
-            // Up to the largest size at which it pays, and all below do.
-            let mut most = read(sizes[0]) / 2;
-            for size in sizes {
-                let [without, with] = compared(&mut team, short, *size, &mut part, &mut whole)?;
+            // Up to the largest number of bytes at which it pays, and all below do.
+            let mut most = sizes[0] / 2;
+            for bytes in sizes {
+                let size = match op {
+                    Op::Bcast => *bytes,
+                    _ => bytes / others / 64 * 64,
+                };
+                let [without, with] = compared(&mut team, short, size, &mut part, &mut whole)?;
                 if with > without * MARGIN {
                     break;
                 }
-                most = read(*size);
+                most = *bytes;
             }
-            team.try_policy(|policy| *place(policy) = most)?;
+            team.try_policy(|policy| *place(policy) = most as u64)?;
             say(format!("{name} {most}"))?;
         }
     }
