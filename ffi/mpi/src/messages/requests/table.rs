@@ -153,6 +153,15 @@ pub(super) fn insert(handle: Word, entry: Arc<Entry>) {
     }
 }
 
+/// Whether a request that we know may be another thing than a receive.
+#[inline(always)]
+fn may_be_other(handle: Word) -> bool {
+    UNLISTED.load(Ordering::Relaxed) != 0
+        || LISTED
+            .iter()
+            .any(|listed| listed.load(Ordering::Relaxed) == handle)
+}
+
 /// Puts a handle, or none, in the place of another one in the list, if that is there.
 fn exchange_listed(from: Word, to: Word) -> bool {
     let found = LISTED
@@ -235,14 +244,77 @@ pub(super) fn forget(handle: Word) {
 /// There are as many handles.
 #[inline(always)]
 pub(super) unsafe fn library_first(world: &World, requests: *const c_void, count: usize) -> bool {
-    let is_listed = |at: usize| {
+    let may_be_other = |at: usize| {
         // SAFETY: the caller's promise.
-        let handle = unsafe { world.abi.handle_at(requests, at) } & world.abi.handle;
-        LISTED
-            .iter()
-            .any(|listed| listed.load(Ordering::Relaxed) == handle)
+        may_be_other(unsafe { world.abi.handle_at(requests, at) } & world.abi.handle)
     };
-    let are_receives = OTHERS.load(Ordering::Relaxed) == 0
-        || UNLISTED.load(Ordering::Relaxed) == 0 && !(0..count).any(is_listed);
+    let are_receives = OTHERS.load(Ordering::Relaxed) == 0 || !(0..count).any(may_be_other);
     are_receives && p2p::is_quiet() && !probes::has_threads(world)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(handle: Word, is_receive: bool) {
+        let state = State {
+            handle,
+            work: Work::Forwarded(0),
+            active: true,
+            ready: false,
+            seen: None,
+            copied: None,
+            bytes: None,
+            error: 0,
+            orphan: false,
+            gone: false,
+            watched: None,
+        };
+        let entry = Entry {
+            state: Mutex::new(state),
+            persistent: false,
+            starts: false,
+            is_receive,
+            receives: is_receive,
+        };
+        insert(handle, Arc::new(entry));
+    }
+
+    /// The library must not complete a send before its bytes are gone: each is found, however many
+    /// there are, and in whatever order they come and go.
+    #[test]
+    fn what_is_no_receive_is_never_taken_for_one() {
+        let others: Vec<Word> = (1..=7).collect();
+        put(100, true);
+        assert!(!may_be_other(100));
+        for (index, handle) in others.iter().enumerate() {
+            put(*handle, false);
+            assert!(others[..=index].iter().all(|other| may_be_other(*other)));
+            assert_eq!(may_be_other(100), index >= LISTED.len());
+        }
+        // One that takes the handle of another.
+        put(2, false);
+        for (gone, handle) in [3, 7, 1, 6, 2, 5, 4].into_iter().enumerate() {
+            forget(handle);
+            assert_eq!(OTHERS.load(Ordering::Relaxed), others.len() - 1 - gone);
+            let left = others.iter().filter(|other| find_entry(**other));
+            left.for_each(|other| assert!(may_be_other(*other), "{other}"));
+        }
+        assert!(
+            !others
+                .iter()
+                .chain([&100])
+                .any(|other| may_be_other(*other))
+        );
+        // The handle is a receive's now.
+        put(4, true);
+        assert!(!may_be_other(4));
+        forget(4);
+        forget(100);
+        assert_eq!(TABLE.len(), 0);
+    }
+
+    fn find_entry(handle: Word) -> bool {
+        TABLE.get(handle).is_some()
+    }
 }
