@@ -23,35 +23,65 @@ use crate::transport::TransportKind;
 /// Sizes that are measured; what lies between two of them goes with the nearer one.
 const SIZES: [usize; 6] = [16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
 
-/// Of a threshold below which short calls go another way: its name in a line, the operation that
-/// shows it, the bytes that a rank reads of all others when it is tried, and where it stands.
-type Short = (
-    &'static str,
-    Op,
-    &'static [usize],
-    fn(&mut Policy) -> &mut u64,
-);
+/// A threshold up to which calls go another way.
+#[derive(Clone, Copy)]
+struct Short {
+    /// Its name in a line.
+    name: &'static str,
+    /// Whether it is for teams with more ranks than processors.
+    is_oversubscribed: bool,
+    /// The operation that shows it.
+    op: Op,
+    /// What it is tried with: bytes of a message or, where each rank reads those of all others in
+    /// one step, of all of these.
+    bytes: &'static [usize],
+    is_of_all_others: bool,
+    /// Where it stands.
+    place: fn(&mut Policy) -> &mut u64,
+}
 
 /// The thresholds of short calls.
-const SHORT: [Short; 3] = [
-    (
-        "step",
-        Op::Allgather,
-        &[1 << 10, 4 << 10, 8 << 10],
-        |policy| &mut policy.step_max,
-    ),
-    (
-        "pieces",
-        Op::Bcast,
-        &[16 << 10, 32 << 10, 64 << 10],
-        |policy| &mut policy.pieces_max,
-    ),
-    (
-        "reduce_pieces",
-        Op::Allreduce,
-        &[4 << 10, 16 << 10, 32 << 10],
-        |policy| &mut policy.reduce_pieces_max,
-    ),
+const SHORT: [Short; 5] = [
+    Short {
+        name: "step",
+        is_oversubscribed: false,
+        op: Op::Allgather,
+        bytes: &[1 << 10, 4 << 10, 8 << 10],
+        is_of_all_others: true,
+        place: |policy| &mut policy.step_max,
+    },
+    Short {
+        name: "pieces",
+        is_oversubscribed: false,
+        op: Op::Bcast,
+        bytes: &[16 << 10, 32 << 10, 64 << 10],
+        is_of_all_others: false,
+        place: |policy| &mut policy.pieces_max,
+    },
+    Short {
+        name: "reduce_pieces",
+        is_oversubscribed: false,
+        op: Op::Allreduce,
+        bytes: &[4 << 10, 16 << 10, 32 << 10],
+        is_of_all_others: true,
+        place: |policy| &mut policy.reduce_pieces_max,
+    },
+    Short {
+        name: "chunked_allreduce",
+        is_oversubscribed: true,
+        op: Op::Allreduce,
+        bytes: &[32 << 10, 64 << 10, 128 << 10],
+        is_of_all_others: false,
+        place: |policy| &mut policy.chunked_allreduce_max,
+    },
+    Short {
+        name: "chunked_reduce",
+        is_oversubscribed: true,
+        op: Op::Reduce,
+        bytes: &[32 << 10, 64 << 10, 128 << 10],
+        is_of_all_others: false,
+        place: |policy| &mut policy.chunked_reduce_max,
+    },
 ];
 
 /// Chunks that shared memory is tried with.
@@ -109,8 +139,8 @@ fn apply(policy: &mut Policy, oversubscribed: bool, lines: &[String]) {
         else {
             continue;
         };
-        if let Some((.., place)) = SHORT.iter().find(|(name, ..)| *name == what) {
-            *place(policy) = number;
+        if let Some(short) = SHORT.iter().find(|short| short.name == what) {
+            *(short.place)(policy) = number;
             continue;
         }
         match what {
@@ -239,26 +269,25 @@ fn rank_measures(
         team.try_policy(|policy| policy.nontemporal_min = from)?;
         say(format!("nontemporal {from}"))?;
     }
-    if !team.is_oversubscribed() {
-        let others = ranks - 1;
-        for short in SHORT {
-            let (name, op, sizes, place) = short;
-            // Up to the largest number of bytes at which it pays, and all below do.
-            let mut most = sizes[0] / 2;
-            for bytes in sizes {
-                let size = match op {
-                    Op::Bcast => *bytes,
-                    _ => bytes / others / 64 * 64,
-                };
-                let [without, with] = compared(&mut team, short, size, &mut part, &mut whole)?;
-                if with > without * MARGIN {
-                    break;
-                }
+    for short in SHORT {
+        if short.is_oversubscribed != team.is_oversubscribed() {
+            continue;
+        }
+        // Up to the largest number of bytes at which it pays: of fewer, both take about as long.
+        let mut most = short.bytes[0] / 2;
+        for bytes in short.bytes {
+            let size = if short.is_of_all_others {
+                bytes / (ranks - 1) / 64 * 64
+            } else {
+                *bytes
+            };
+            let [without, with] = compared(&mut team, short, size, &mut part, &mut whole)?;
+            if with <= without * MARGIN {
                 most = *bytes;
             }
-            team.try_policy(|policy| *place(policy) = most as u64)?;
-            say(format!("{name} {most}"))?;
         }
+        team.try_policy(|policy| *(short.place)(policy) = most as u64)?;
+        say(format!("{} {most}", short.name))?;
     }
     if !team.is_oversubscribed() && team.is_usable(TransportKind::Kmod) {
         let kmod = [Some(TransportKind::Kmod)];
@@ -333,29 +362,32 @@ fn point(
 }
 
 /// Calls one after the other that are timed together: a short one takes no longer than to read the
-/// clock, and ranks come to it from a barrier one after the other.
-const BURST: usize = 64;
+/// clock, and ranks come to it from a barrier one after the other. Fewer of those of ranks that
+/// share processors, which take long.
+fn burst(short: Short) -> usize {
+    if short.is_oversubscribed { 8 } else { 64 }
+}
 
 /// Microseconds of a call with a threshold at nothing and at its most, in turns.
 fn compared(
     team: &mut Team,
-    (_, op, _, place): Short,
+    short: Short,
     size: usize,
     part: &mut [u8],
     whole: &mut [u8],
 ) -> Result<[f64; 2]> {
-    let mut buffers = Buffers::new(op, size, team, part, whole);
-    let mut times = vec![Vec::new(); 2];
+    let mut buffers = Buffers::new(short.op, size, team, part, whole);
+    let (mut times, burst) = (vec![Vec::new(); 2], burst(short));
     for round in 0..100 {
         for (most, times) in [0, u64::MAX].into_iter().zip(&mut times) {
-            team.try_policy(|policy| *place(policy) = most)?;
+            team.try_policy(|policy| *(short.place)(policy) = most)?;
             team.barrier()?;
             let start = Instant::now();
-            for _ in 0..BURST {
-                buffers.call(team, op)?;
+            for _ in 0..burst {
+                buffers.call(team, short.op)?;
             }
             if round >= 2 {
-                times.push(start.elapsed().as_secs_f64() * 1e6 / BURST as f64);
+                times.push(start.elapsed().as_secs_f64() * 1e6 / burst as f64);
             }
         }
     }
@@ -398,13 +430,17 @@ impl<'a> Buffers<'a> {
             Op::Gather => team.gather(part, root.then_some(&mut **whole), 0),
             Op::Scatter => team.scatter(root.then_some(&**whole), part, 0),
             Op::Alltoall => team.alltoall(other, whole),
-            Op::Allreduce => team.allreduce(None, part, |from: &[u8], to: &mut [u8]| {
-                let pairs = to.iter_mut().zip(from);
-                pairs.for_each(|(to, from)| *to = to.wrapping_add(*from));
-            }),
+            Op::Allreduce => team.allreduce(None, part, add),
+            Op::Reduce if root => team.reduce(None, Some(part), 0, add),
+            Op::Reduce => team.reduce(Some(part), None, 0, add),
             _ => team.allgather(part, whole),
         }
     }
+}
+
+fn add(from: &[u8], to: &mut [u8]) {
+    let pairs = to.iter_mut().zip(from);
+    pairs.for_each(|(to, from)| *to = to.wrapping_add(*from));
 }
 
 /// The lower quartile of each list, averaged over the ranks.
@@ -488,6 +524,7 @@ mod tests {
             "step 4096",
             "pieces 16384",
             "reduce_pieces 0",
+            "chunked_reduce 32768",
             "gather 16384 cma 3.5 shm 9",
             "noise",
         ];
@@ -497,6 +534,7 @@ mod tests {
         assert_eq!(policy.attach_max, 1 << 20);
         let short = [policy.step_max, policy.pieces_max, policy.reduce_pieces_max];
         assert_eq!(short, [4096, 16384, 0]);
+        assert_eq!(policy.chunked_reduce_max, 32768);
         let expected = vec![Band {
             from: 0,
             prefer: vec![Cma, Shm],

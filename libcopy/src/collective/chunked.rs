@@ -54,20 +54,6 @@ impl Kind {
 /// Longer calls go as the policy says.
 const LONGEST: usize = 8 << 20;
 
-/// Reductions up to this size go in chunks where ranks outnumber processors, too: all wait for each
-/// other a few times, where the ranks of a plan wait one by one, and each wait is a switch to
-/// another rank. On two processors of an EPYC of Zen 4, plans and chunks in turns, an allreduce of
-/// 64 KiB took 54 and 35 us with 4 ranks, 165 and 78 with 8, 514 and 205 with 16, of 128 KiB 78 and
-/// 71, 292 and 155, 634 and 408, of 256 KiB 125 and 146, 446 and 298, 1026 and 905; reduces of 64
-/// KiB 34 and 29, 96 and 79, 306 and 193, of 128 KiB 45 and 55, 130 and 139, 370 and 373.
-fn most_shared(kind: Kind) -> usize {
-    match kind {
-        Kind::Reduction => 128 << 10,
-        Kind::Reduce => 64 << 10,
-        _ => 0,
-    }
-}
-
 /// From this size on chunks are written past the caches, and below as [`crate::shm::writes`] says.
 const STREAMED: usize = 16 << 10;
 
@@ -112,9 +98,14 @@ impl Way {
         (bytes, granule): (usize, usize),
     ) -> Way {
         let size = team.size();
+        let most_shared = match kind {
+            Kind::Reduction => team.policy().chunked_allreduce_max,
+            Kind::Reduce => team.policy().chunked_reduce_max,
+            _ => 0,
+        };
         let may_be = (2..=MOST_MEMBERS).contains(&size)
             && granule <= AT_A_TIME.min(CHUNK / size)
-            && (bytes <= most_shared(kind) || !team.is_oversubscribed())
+            && (bytes as u64 <= most_shared || !team.is_oversubscribed())
             && !decision.offloads
             && team.is_flat();
         if !may_be {

@@ -25,10 +25,13 @@ impl Policy {
         );
         let _ = writeln!(
             table,
-            "in one step up to {} of all others; in pieces up to {} (reductions {}), unless oversubscribed",
+            "in one step up to {} of all others; in pieces up to {} (reductions {}), unless oversubscribed; \
+             in chunks if oversubscribed allreduces up to {}, reduces {}",
             bytes(self.step_max),
             bytes(self.pieces_max),
-            bytes(self.reduce_pieces_max)
+            bytes(self.reduce_pieces_max),
+            bytes(self.chunked_allreduce_max),
+            bytes(self.chunked_reduce_max)
         );
         let _ = writeln!(
             table,

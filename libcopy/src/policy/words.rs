@@ -12,13 +12,13 @@ use crate::topology::Topology;
 use crate::transport::TransportKind;
 
 /// Words of the policy that rank 0 hands to all.
-pub(crate) const POLICY_WORDS: usize = 92;
+pub(crate) const POLICY_WORDS: usize = 94;
 
 /// The word behind the bands.
 const SHARE_WORD: usize = 8 + 2 * Op::ALL.len() * MAX_BANDS;
 
 /// The first word of what was measured with several readers.
-const CONTENTION_WORD: usize = SHARE_WORD + 14;
+const CONTENTION_WORD: usize = SHARE_WORD + 16;
 
 const _: () = assert!(CONTENTION_WORD + CONTENTION_WORDS <= POLICY_WORDS);
 
@@ -51,6 +51,8 @@ impl Policy {
         words[SHARE_WORD + 11] = self.step_max;
         words[SHARE_WORD + 12] = self.pieces_max;
         words[SHARE_WORD + 13] = self.reduce_pieces_max;
+        words[SHARE_WORD + 14] = self.chunked_allreduce_max;
+        words[SHARE_WORD + 15] = self.chunked_reduce_max;
         if let Some(contention) = self.contention {
             words[CONTENTION_WORD..][..CONTENTION_WORDS].copy_from_slice(&contention.to_words());
         }
@@ -94,6 +96,8 @@ impl Policy {
         policy.step_max = words[SHARE_WORD + 11];
         policy.pieces_max = words[SHARE_WORD + 12];
         policy.reduce_pieces_max = words[SHARE_WORD + 13];
+        policy.chunked_allreduce_max = words[SHARE_WORD + 14];
+        policy.chunked_reduce_max = words[SHARE_WORD + 15];
         policy.contention = Contention::from_words(&words[CONTENTION_WORD..][..CONTENTION_WORDS]);
         let mut slots = words[8..SHARE_WORD].chunks_exact(MAX_BANDS);
         for op in Op::ALL {
@@ -127,6 +131,8 @@ mod tests {
         policy.spin_us = Some(7);
         policy.attach_max = 12345;
         (policy.step_max, policy.pieces_max, policy.reduce_pieces_max) = (1, 2, 3);
+        policy.chunked_allreduce_max = 4;
+        policy.chunked_reduce_max = 5;
         policy.contention = Some(Contention {
             port_mbs: Some(31_000),
             ..Contention::default()
