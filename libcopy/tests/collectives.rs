@@ -1460,6 +1460,7 @@ fn a_mismatch_is_an_error_on_every_rank() {
         "length-small",
         "length-large",
         "length-both",
+        "length-place",
         "barrier",
         "collecting",
         "operation",
@@ -1489,6 +1490,7 @@ fn a_mismatch_is_an_error_on_every_rank() {
     for what in [
         "length-small",
         "length-both",
+        "length-place",
         "barrier",
         "short-root",
         "short-part",
@@ -1517,6 +1519,8 @@ fn mismatch(team: &mut Team, what: &str) {
         "length-small" => team.bcast(&mut bytes[..lens(100, 101)], 0),
         "length-large" => team.bcast(&mut bytes[..lens(5_000_000, 6_000_000)], 1),
         "length-both" => team.bcast(&mut bytes[..lens(100, 6_000_000)], 0),
+        // One length has places of its own.
+        "length-place" => team.bcast(&mut bytes[..lens(100, 200)], 0),
         "barrier" if odd => team.barrier(),
         "barrier" => team.bcast(&mut bytes[..100], 0),
         "collecting" if odd => team.gather(&bytes[..100], Some(&mut all[..300]), 2),

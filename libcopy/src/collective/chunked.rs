@@ -563,11 +563,18 @@ fn publish(
     let (team, segment) = (&*team, team.segment());
     segment
         .chunk(me, number)
+        .label()
         .publish(number, call(me).to_words());
     let mut is_told = false;
     for rank in (me + 1..team.size()).chain(0..me) {
         let theirs = segment.chunk(rank, number);
-        meet(team, (rank, theirs), number, call(rank), &mut is_told)?;
+        meet(
+            team,
+            (rank, theirs.label()),
+            number,
+            call(rank),
+            &mut is_told,
+        )?;
     }
     if !is_told {
         wake(team);

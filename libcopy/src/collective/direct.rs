@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::memcpy;
 use crate::op::{Call, Op};
 use crate::plan::{self, Descent, MOST_OF_DESCENT};
-use crate::shm::contribution::{Contribution, MOST, Readers, Unread};
+use crate::shm::contribution::{Label, MOST, Readers, Turn};
 use crate::team::Team;
 use crate::transport::TransportKind;
 
@@ -94,8 +94,8 @@ pub(super) fn barrier(team: &mut Team) -> Result<()> {
     }
     let call = Call::new(Op::Barrier, 0, 0);
     // SAFETY: there are no bytes.
-    let number = unsafe { publish(team, call, (std::ptr::null(), 0), Readers::All)? };
-    all_have_published(team, number, |_| call)
+    let turn = unsafe { publish_to_all(team, call, (std::ptr::null(), 0))? };
+    all_have_published(team, turn, |_| call)
 }
 
 /// Collects everybody's part, ours at `mine`, in `recv`; ours may be there already.
@@ -113,18 +113,18 @@ pub(super) unsafe fn allgather(
     let call = |rank| Call::new(Op::Allgather, 0, division.part(rank).1);
     let (at, len) = division.part(me);
     // SAFETY: the caller's promise.
-    let number = unsafe { publish(team, call(me), (mine, len), Readers::All)? };
+    let turn = unsafe { publish_to_all(team, call(me), (mine, len))? };
     // SAFETY: our part is inside the buffer.
     let place = unsafe { recv.as_mut_ptr().add(at) };
     if !std::ptr::eq(place, mine) {
         // SAFETY: `mine` is borrowed if it is elsewhere, so the two are apart.
         unsafe { memcpy::cached(place, mine, len) };
     }
-    all_have_published(team, number, call)?;
+    all_have_published(team, turn, call)?;
     for rank in team.others() {
         let (at, len) = division.part(rank);
         // SAFETY: the part is inside the buffer, and was published.
-        unsafe { read(team, rank, number, 0..len, recv.as_mut_ptr().add(at)) };
+        unsafe { read(team, rank, turn, 0..len, recv.as_mut_ptr().add(at)) };
     }
     Ok(())
 }
@@ -134,15 +134,15 @@ pub(super) fn alltoall(team: &mut Team, send: &[u8], recv: &mut [u8], part: usiz
     let me = team.rank();
     let call = Call::new(Op::Alltoall, 0, send.len());
     // SAFETY: the slice has these bytes.
-    let number = unsafe { publish(team, call, (send.as_ptr(), send.len()), Readers::All)? };
+    let turn = unsafe { publish_to_all(team, call, (send.as_ptr(), send.len()))? };
     let own = me * part..(me + 1) * part;
     recv[own.clone()].copy_from_slice(&send[own.clone()]);
-    all_have_published(team, number, |_| call)?;
+    all_have_published(team, turn, |_| call)?;
     for rank in team.others() {
         // SAFETY: each has published as many bytes as we have, and the part is inside the buffer.
         unsafe {
             let to = recv.as_mut_ptr().add(rank * part);
-            read(team, rank, number, own.clone(), to);
+            read(team, rank, turn, own.clone(), to);
         }
     }
     Ok(())
@@ -164,10 +164,10 @@ pub(super) unsafe fn allreduce(
         // SAFETY: the caller's promise.
         unsafe {
             let mine = (from.add(piece.start), piece.len());
-            let number = publish(team, call, mine, Readers::All)?;
-            all_have_published(team, number, |_| call)?;
+            let turn = publish_to_all(team, call, mine)?;
+            all_have_published(team, turn, |_| call)?;
             let what = (from, to, len);
-            combine_all(team, number, what, piece, element, &mut *combine);
+            combine_all(team, turn, what, piece, element, &mut *combine);
         }
     }
     Ok(())
@@ -189,15 +189,16 @@ pub(super) unsafe fn reduce(
     for piece in pieces(len, team.size() - 1, || plan::granule(element)) {
         // SAFETY: the caller's promise.
         unsafe {
-            let mine = (from.add(piece.start), piece.len());
-            let number = publish(team, call, mine, Readers::One(root))?;
+            let turn = begin(team, call, piece.len());
             if team.rank() != root {
+                let mine = (from.add(piece.start), piece.len());
+                publish(team, turn, call, mine, Readers::One(root))?;
                 wake(team);
                 continue;
             }
-            others_have_published(team, number, |_| call)?;
+            others_have_published(team, turn, |_| call)?;
             let what = (from, to, len);
-            combine_all(team, number, what, piece, element, &mut *combine);
+            combine_all(team, turn, what, piece, element, &mut *combine);
         }
     }
     Ok(())
@@ -211,11 +212,12 @@ pub(super) fn bcast(team: &mut Team, root: usize, bytes: &mut [u8]) -> Result<()
         let len = piece.len();
         // SAFETY: the slice is ours, and has these bytes.
         unsafe {
+            let turn = begin(team, call, len);
             if team.rank() == root {
-                publish(team, call, (piece.as_ptr(), len), Readers::All)?;
+                publish(team, turn, call, (piece.as_ptr(), len), Readers::All)?;
                 wake(team);
             } else {
-                receive(team, call, 0..len, piece.as_mut_ptr())?;
+                receive(team, (root, turn), call, 0..len, piece.as_mut_ptr())?;
             }
         }
     }
@@ -238,22 +240,18 @@ pub(super) fn descend(
     descent: &Descent,
 ) -> Result<()> {
     let call = Call::new(Op::Bcast, root, bytes.len());
-    let mut is_told = false;
+    let turn = begin(team, call, bytes.len());
     if let Some(from) = descent.from {
-        let (number, _) = team.contributions.next();
-        let theirs = team.segment().contribution(from, number);
-        meet(team, (from, theirs), number, call, &mut is_told)?;
-        // SAFETY: it has published as many bytes as we have, as its call says.
-        unsafe { read(team, from, number, 0..bytes.len(), bytes.as_mut_ptr()) };
+        let len = bytes.len();
+        // SAFETY: the slice has room for as many bytes as its call and ours say.
+        unsafe { receive(team, (from, turn), call, 0..len, bytes.as_mut_ptr())? };
     }
-    let len = if descent.readers.is_empty() {
-        0
-    } else {
-        bytes.len()
-    };
+    if descent.readers.is_empty() {
+        return Ok(());
+    }
     let readers = Readers::These(descent.readers.clone());
     // SAFETY: the slice has these bytes.
-    unsafe { publish(team, call, (bytes.as_ptr(), len), readers)? };
+    unsafe { publish(team, turn, call, (bytes.as_ptr(), bytes.len()), readers)? };
     wake(team);
     Ok(())
 }
@@ -276,8 +274,17 @@ pub(super) fn scatter(
         let to = own.map_or(std::ptr::null_mut(), <[u8]>::as_mut_ptr);
         for piece in pieces {
             let at = index * piece.len();
+            let turn = begin(team, call, piece.len() * (size - 1));
             // SAFETY: a leaf has room for its part.
-            unsafe { receive(team, call, at..at + piece.len(), to.add(piece.start))? };
+            unsafe {
+                receive(
+                    team,
+                    (root, turn),
+                    call,
+                    at..at + piece.len(),
+                    to.add(piece.start),
+                )?
+            };
         }
         return Ok(());
     }
@@ -294,7 +301,8 @@ pub(super) fn scatter(
             }
         };
         let len = piece.len() * (size - 1);
-        publish_with(team, call, (len, put), Readers::All)?;
+        let turn = begin(team, call, len);
+        publish_with(team, turn, call, (len, put), Readers::All)?;
         wake(team);
     }
     if let Some(own) = own {
@@ -321,8 +329,9 @@ pub(super) unsafe fn gather(
         for piece in pieces(len, 1, || LINE) {
             // SAFETY: the caller's promise.
             unsafe {
+                let turn = begin(team, call, piece.len());
                 let from = mine.add(piece.start);
-                publish(team, call, (from, piece.len()), Readers::One(root))?;
+                publish(team, turn, call, (from, piece.len()), Readers::One(root))?;
             }
             wake(team);
         }
@@ -330,17 +339,16 @@ pub(super) unsafe fn gather(
     }
     let own = recv[me * len..(me + 1) * len].as_mut_ptr();
     for piece in pieces(len, 1, || LINE) {
-        // SAFETY: there are no bytes.
-        let number = unsafe { publish(team, call, (std::ptr::null(), 0), Readers::One(root))? };
+        let turn = begin(team, call, piece.len());
         if piece.start == 0 && !std::ptr::eq(own, mine) {
             // SAFETY: `mine` is borrowed if it is elsewhere, so the two are apart.
             unsafe { memcpy::cached(own, mine, len) };
         }
-        others_have_published(team, number, |_| call)?;
+        others_have_published(team, turn, |_| call)?;
         for rank in team.others() {
             let to = recv[rank * len..][piece.clone()].as_mut_ptr();
             // SAFETY: each has published as many bytes as we expect, for which there is room.
-            unsafe { read(team, rank, number, 0..piece.len(), to) };
+            unsafe { read(team, rank, turn, 0..piece.len(), to) };
         }
     }
     Ok(())
@@ -363,11 +371,11 @@ pub(super) unsafe fn reduce_scatter(
     let call = Call::new(Op::ReduceScatter, 0, len);
     // SAFETY: the caller's promise.
     unsafe {
-        let number = publish(team, call, (from, len), Readers::All)?;
-        all_have_published(team, number, |_| call)?;
+        let turn = publish_to_all(team, call, (from, len))?;
+        all_have_published(team, turn, |_| call)?;
         let mut room = Room::uninit();
         let ours = (team.size(), start..start + counts[me]);
-        let terms = Terms::fetch(team, number, ours, &mut room);
+        let terms = Terms::fetch(team, turn, ours, &mut room);
         let (ranks, own) = (around(me, team.size()), from.add(start));
         terms.combine(ranks, 0..counts[me], (own, to), combine);
     }
@@ -390,63 +398,91 @@ pub(super) unsafe fn scan(
     let ranks = if op == Op::Exscan { 0..me } else { 0..me + 1 };
     // SAFETY: the caller's promise.
     unsafe {
-        let number = publish(team, call, (from, len), Readers::All)?;
-        all_have_published(team, number, |_| call)?;
+        let turn = publish_to_all(team, call, (from, len))?;
+        all_have_published(team, turn, |_| call)?;
         let mut room = Room::uninit();
-        let terms = Terms::fetch(team, number, (me, 0..len), &mut room);
+        let terms = Terms::fetch(team, turn, (me, 0..len), &mut room);
         terms.combine(ranks, 0..len, (from, to), combine);
     }
     Ok(())
 }
 
-/// Publishes bytes of ours for the next call of this kind, whose number it returns.
+/// Publishes bytes of ours for the next call of this kind, which all others read before they end
+/// it: so they see that we have begun it.
 ///
 /// # Safety
 ///
 /// There are as many bytes, [`MOST`] at most.
+unsafe fn publish_to_all(team: &mut Team, call: Call, bytes: (*const u8, usize)) -> Result<Turn> {
+    let turn = team.contributions.begin();
+    // SAFETY: the caller's promise.
+    unsafe { publish(team, turn, call, bytes, Readers::All)? };
+    Ok(turn)
+}
+
+/// Begins the next call of this kind, for all to see, in which those who publish something publish
+/// `len` bytes. What we have read in the calls before may be overwritten.
+#[inline]
+fn begin(team: &mut Team, call: Call, len: usize) -> Turn {
+    let turn = team.contributions.begin().with(len);
+    team.segment().begun(team.rank()).show(turn.number, call);
+    turn
+}
+
+/// Publishes bytes of ours for the call that we have begun.
+///
+/// # Safety
+///
+/// As for [`publish_to_all`].
 unsafe fn publish(
     team: &mut Team,
+    turn: Turn,
     call: Call,
     (from, len): (*const u8, usize),
     readers: Readers,
-) -> Result<u64> {
+) -> Result<()> {
     let put = |place: *mut u8, is_streamed| {
         if len > 0 {
             // SAFETY: the caller's promise; nobody reads our place any more.
             unsafe { memcpy::either(place, from, len, is_streamed) };
         }
     };
-    publish_with(team, call, (len, put), readers)
+    publish_with(team, turn, call, (len, put), readers)
 }
 
-/// Publishes what `put` writes to a place of [`MOST`] bytes, past the caches or not, for the next
-/// call of this kind, whose number it returns. It has `len` bytes.
+/// Publishes what `put` writes to a place of `len` bytes, past the caches or not, for the call that
+/// we have begun.
 #[inline]
 fn publish_with(
     team: &mut Team,
+    turn: Turn,
     call: Call,
     (len, put): (usize, impl FnOnce(*mut u8, bool)),
     readers: Readers,
-) -> Result<u64> {
+) -> Result<()> {
     let me = team.rank();
-    let (number, unread) = team.contributions.next();
-    if let Some(unread) = unread {
-        let come = |rank| come(team, rank, &unread);
-        match &unread.readers {
-            Readers::One(rank) if *rank == me => {}
-            Readers::One(rank) => come(*rank)?,
-            Readers::All => team.others().try_for_each(come)?,
-            Readers::These(ranks) => ranks.iter().copied().try_for_each(come)?,
+    if let Some(unread) = team.contributions.unread(turn) {
+        let number = unread.number;
+        match unread.readers.clone() {
+            Readers::One(rank) => come(team, rank, number)?,
+            Readers::These(ranks) => {
+                let mut ranks = ranks.iter();
+                ranks.try_for_each(|rank| come(team, *rank, number))?;
+            }
+            Readers::All => {
+                let mut others = (0..team.size()).filter(|rank| *rank != me);
+                others.try_for_each(|rank| come(team, rank, number))?;
+                team.contributions.all_were_seen(me);
+            }
         }
     }
     let write = team.writes.begin(len);
-    let mine = team.segment().contribution(me, number);
-    put(mine.bytes(), write.is_streamed);
-    let words = call.to_words();
-    mine.publish(number, words);
+    let (label, bytes) = team.segment().contribution(me, turn);
+    put(bytes, write.is_streamed);
+    label.publish(turn.number, call.to_words());
     team.writes.end(&write, len);
-    team.contributions.published(words, readers);
-    Ok(number)
+    team.contributions.published(turn, readers);
+    Ok(())
 }
 
 /// Wakes those who sleep until we have published something.
@@ -456,35 +492,35 @@ pub(super) fn wake(team: &Team) {
     segment.board(team.rank()).watchers.wake(size, ring);
 }
 
-/// Waits until a rank has published something in this place for the call with this number.
-fn wait<const WORDS: usize>(
-    team: &Team,
-    rank: usize,
-    theirs: &Contribution<WORDS>,
-    number: u64,
-) -> Result<()> {
+/// Waits for a rank until `is_there`.
+fn wait(team: &Team, rank: usize, is_there: impl Fn() -> bool) -> Result<()> {
     let (segment, me) = (team.segment(), team.rank());
     let watch = || segment.board(rank).watchers.watch(me);
     let mailbox = &team.mailbox;
-    mailbox.wait_listening(|other| other == rank, watch, || theirs.has(number))
+    mailbox.wait_listening(|other| other == rank, watch, is_there)
 }
 
-/// Waits until a rank has come to a call of one step, and fails if it has called something else
-/// there: two that each take themselves for the root do not read each other.
-fn come(team: &Team, rank: usize, unread: &Unread) -> Result<()> {
-    let theirs = team.segment().contribution(rank, unread.number);
-    wait(team, rank, theirs, unread.number)?;
-    let (theirs, ours) = (theirs.call(unread.number), Call::from_words(unread.call));
-    // The lengths may differ rightly.
-    let theirs = theirs.map(Call::from_words);
-    match theirs.filter(|theirs| (theirs.op, theirs.root) != (ours.op, ours.root)) {
-        Some(theirs) => Err(team.mailbox.waiter.mismatch(rank, theirs, ours)),
-        None => Ok(()),
+/// Waits until a rank has begun the call with this number, and fails if in a call until ours it has
+/// called something else: two that each take themselves for the root do not read each other.
+fn come(team: &mut Team, rank: usize, number: u64) -> Result<()> {
+    if team.contributions.known(rank) >= number {
+        return Ok(());
     }
+    let segment = team.segment();
+    let (ours, theirs) = (segment.begun(team.rank()), segment.begun(rank));
+    if !theirs.has(number) {
+        wake(team);
+        wait(team, rank, || theirs.has(number))?;
+    }
+    match team.contributions.newest(rank, ours, theirs) {
+        Ok(newest) => team.contributions.has_begun(rank, newest),
+        Err([theirs, ours]) => return Err(team.mailbox.waiter.mismatch(rank, theirs, ours)),
+    }
+    Ok(())
 }
 
 /// Looks for a moment whether something was published in a place.
-fn comes_soon<const WORDS: usize>(team: &Team, theirs: &Contribution<WORDS>, number: u64) -> bool {
+fn comes_soon(team: &Team, theirs: &Label, number: u64) -> bool {
     let looks = if team.is_oversubscribed() { 1 } else { LOOKS };
     (0..looks).any(|_| {
         let is_there = theirs.has(number);
@@ -497,24 +533,24 @@ fn comes_soon<const WORDS: usize>(team: &Team, theirs: &Contribution<WORDS>, num
 
 /// Waits until all have published something for this call that each reads. Where ranks outnumber
 /// processors they sleep once, until the last one has come to the team's counter.
-fn all_have_published(team: &mut Team, number: u64, call: impl Fn(usize) -> Call) -> Result<()> {
+fn all_have_published(team: &mut Team, turn: Turn, call: impl Fn(usize) -> Call) -> Result<()> {
     if team.is_oversubscribed() {
         wake(team);
         team.mailbox.barrier()?;
     }
-    others_have_published(team, number, call)
+    others_have_published(team, turn, call)
 }
 
 /// Waits until all others have published something for this call, the next rank's first. Those who
 /// sleep until we have are woken before we may sleep ourselves. If the others come soon that is
 /// done at the end, when what we have published has left our processor: the fence would wait for
 /// that.
-fn others_have_published(team: &mut Team, number: u64, call: impl Fn(usize) -> Call) -> Result<()> {
+fn others_have_published(team: &mut Team, turn: Turn, call: impl Fn(usize) -> Call) -> Result<()> {
     let (me, size) = (team.rank(), team.size());
     let mut is_told = false;
     for rank in (me + 1..size).chain(0..me) {
-        let theirs = team.segment().contribution(rank, number);
-        meet(team, (rank, theirs), number, call(rank), &mut is_told)?;
+        let (theirs, _) = team.segment().contribution(rank, turn);
+        meet(team, (rank, theirs), turn.number, call(rank), &mut is_told)?;
     }
     if !is_told {
         wake(team);
@@ -526,9 +562,9 @@ fn others_have_published(team: &mut Team, number: u64, call: impl Fn(usize) -> C
 /// Waits until a rank has published something in this place for a call that is as we expect.
 /// `is_told`: whether those were woken who sleep until we have published what we had to publish
 /// before.
-pub(super) fn meet<const WORDS: usize>(
+pub(super) fn meet(
     team: &Team,
-    (rank, theirs): (usize, &Contribution<WORDS>),
+    (rank, theirs): (usize, &Label),
     number: u64,
     call: Call,
     is_told: &mut bool,
@@ -537,7 +573,9 @@ pub(super) fn meet<const WORDS: usize>(
         if !std::mem::replace(is_told, true) {
             wake(team);
         }
-        wait(team, rank, theirs, number)?;
+        // Where it has called something else it may publish in another place, or nothing, of which
+        // a rank that waits for long hears.
+        wait(team, rank, || theirs.has(number))?;
     }
     let Some(theirs) = theirs.call(number) else {
         // It has gone on: then it called something else, which it has noted, or is broken.
@@ -552,21 +590,23 @@ pub(super) fn meet<const WORDS: usize>(
     Ok(())
 }
 
-/// Copies the bytes in this range of what the call's root publishes. Nobody reads what we publish
-/// ourselves; that we have come tells the root that we are done with what was before.
+/// Copies the bytes in this range of what a rank publishes for the call that we have begun.
 ///
 /// # Safety
 ///
 /// There is room for these bytes at `to`, and all ranks that call the same find them there.
-unsafe fn receive(team: &mut Team, call: Call, range: Range<usize>, to: *mut u8) -> Result<()> {
-    let (me, root) = (team.rank(), call.root);
-    // SAFETY: there are no bytes.
-    let number = unsafe { publish(team, call, (std::ptr::null(), 0), Readers::One(me))? };
+unsafe fn receive(
+    team: &Team,
+    (from, turn): (usize, Turn),
+    call: Call,
+    range: Range<usize>,
+    to: *mut u8,
+) -> Result<()> {
     let mut is_told = false;
-    let theirs = team.segment().contribution(root, number);
-    meet(team, (root, theirs), number, call, &mut is_told)?;
-    // SAFETY: the caller's promise; the root's call is ours.
-    unsafe { read(team, root, number, range, to) };
+    let (theirs, _) = team.segment().contribution(from, turn);
+    meet(team, (from, theirs), turn.number, call, &mut is_told)?;
+    // SAFETY: the caller's promise; the rank's call is ours.
+    unsafe { read(team, from, turn, range, to) };
     if !is_told {
         wake(team);
     }
@@ -578,8 +618,8 @@ unsafe fn receive(team: &mut Team, call: Call, range: Range<usize>, to: *mut u8)
 /// # Safety
 ///
 /// There are these bytes for this call, and room for them at `to`.
-unsafe fn read(team: &Team, rank: usize, number: u64, range: Range<usize>, to: *mut u8) {
-    let bytes = team.segment().contribution(rank, number).bytes();
+unsafe fn read(team: &Team, rank: usize, turn: Turn, range: Range<usize>, to: *mut u8) {
+    let (_, bytes) = team.segment().contribution(rank, turn);
     // SAFETY: the caller's promise.
     unsafe { memcpy::cached(to, bytes.add(range.start), range.len()) };
 }
@@ -591,7 +631,7 @@ unsafe fn read(team: &Team, rank: usize, number: u64, range: Range<usize>, to: *
 /// All have published the piece, and `to` has room for the whole.
 unsafe fn combine_all(
     team: &Team,
-    number: u64,
+    turn: Turn,
     (from, to, len): (*const u8, *mut u8, usize),
     piece: Range<usize>,
     element: usize,
@@ -599,7 +639,7 @@ unsafe fn combine_all(
 ) {
     let mut room = Room::uninit();
     // SAFETY: the caller's promise.
-    let terms = unsafe { Terms::fetch(team, number, (team.size(), 0..piece.len()), &mut room) };
+    let terms = unsafe { Terms::fetch(team, turn, (team.size(), 0..piece.len()), &mut room) };
     let mut slice_of = |owner, slice: Range<usize>| {
         let (start, end) = (slice.start.max(piece.start), slice.end.min(piece.end));
         if start < end {
@@ -650,7 +690,7 @@ impl Terms {
     /// All have published them, and they are [`MOST`] bytes together at most.
     unsafe fn fetch(
         team: &Team,
-        number: u64,
+        turn: Turn,
         (end, range): (usize, Range<usize>),
         room: &mut Room,
     ) -> Terms {
@@ -658,7 +698,7 @@ impl Terms {
         let ranks = team.others().take_while(|rank| *rank < end);
         for (index, rank) in ranks.enumerate() {
             // SAFETY: the caller's promise.
-            unsafe { read(team, rank, number, range.clone(), bytes.add(index * each)) };
+            unsafe { read(team, rank, turn, range.clone(), bytes.add(index * each)) };
         }
         let me = team.rank();
         Terms { bytes, each, me }

@@ -142,7 +142,8 @@ unsafe fn run(
         let mine = segment.step_contribution(me, step.level, number);
         // SAFETY: the place has room; nobody reads it any more, as the file's head says.
         unsafe { contents.put(step, mine.bytes()) };
-        mine.publish(number, call(&step.members[step.own]).to_words());
+        mine.label()
+            .publish(number, call(&step.members[step.own]).to_words());
         is_told = false;
         let (behind, ahead) = step.members.split_at(step.own);
         for member in ahead[1..].iter().chain(behind) {
@@ -150,7 +151,7 @@ unsafe fn run(
             let expected = call(member);
             meet(
                 team,
-                (member.partner, theirs),
+                (member.partner, theirs.label()),
                 number,
                 expected,
                 &mut is_told,

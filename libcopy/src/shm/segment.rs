@@ -36,7 +36,9 @@ use super::anonymous;
 use super::barrier::Barrier;
 use super::board::{Board, RANK_WORDS, REQUESTS};
 use super::claims::Claims;
-use super::contribution::{self, CHUNK, OfChunk, OfStep, PLACES, Whole};
+use super::contribution::{
+    self, Begun, CHUNK, Label, OfChunk, OfStep, PLACES, SHORT_PLACES, Short, Turn, Whole,
+};
 use super::doorbell::Doorbell;
 use super::leading::Choices;
 use super::meeting::{self, Directory, Failed, Guest, Host, Reply};
@@ -54,7 +56,7 @@ use crate::team::key::TeamKey;
 use crate::topology::{self, CPU_WORDS};
 
 /// Set as the last step of making the segment: "libcopy" and the version of the layout.
-const READY: u64 = u64::from_le_bytes(*b"libcopy\x06");
+const READY: u64 = u64::from_le_bytes(*b"libcopy\x07");
 
 /// Most ranks a team may have.
 pub(crate) const MAX_RANKS: usize = 64 * RANK_WORDS;
@@ -77,12 +79,15 @@ pub(crate) const SLOT: usize = REQUESTS * ROOM;
 
 /// Bytes of a rank's own part: its board, its contributions, and its slot on pages behind.
 const OWN: usize = CONTRIBUTIONS + CONTRIBUTIONS_LEN + SLOT;
-/// Where the contributions are in it, those of steps and of chunks among them, and their bytes.
+/// Where the contributions are in it, those of steps, of chunks and of few bytes among them, and
+/// their bytes.
 const CONTRIBUTIONS: usize = size_of::<Board>().next_multiple_of(128);
 const OF_STEPS: usize = CONTRIBUTIONS + PLACES * size_of::<Whole>();
 const OF_CHUNKS: usize = OF_STEPS + PLACES * MOST_STEPS * size_of::<OfStep>();
+const OF_FEW: usize = OF_CHUNKS + PLACES * size_of::<OfChunk>();
+const BEGUN: usize = OF_FEW + SHORT_PLACES * size_of::<Short>();
 const CONTRIBUTIONS_LEN: usize =
-    (OF_CHUNKS + PLACES * size_of::<OfChunk>()).next_multiple_of(4096) - CONTRIBUTIONS;
+    (BEGUN + size_of::<Begun>()).next_multiple_of(4096) - CONTRIBUTIONS;
 
 /// Words of a text that says why a rank could not join.
 const REASON_WORDS: usize = 48;
@@ -781,14 +786,29 @@ impl Segment {
         self.entry(self.plan.own(rank), 0)
     }
 
-    /// Where a rank puts its bytes for a short call with this number.
+    /// Where a rank puts its bytes for a short call: what says that they are there, and the bytes,
+    /// which peers may change.
     #[inline]
-    pub(crate) fn contribution(&self, rank: usize, number: u64) -> &Whole {
+    pub(crate) fn contribution(&self, rank: usize, turn: Turn) -> (&Label, *mut u8) {
         assert!(rank < self.plan.size);
-        self.entry(
-            self.plan.own(rank) + CONTRIBUTIONS,
-            contribution::place(number),
-        )
+        let own = self.plan.own(rank);
+        match turn.place() {
+            Ok(place) => {
+                let place: &Whole = self.entry(own + CONTRIBUTIONS, place);
+                (place.label(), place.bytes())
+            }
+            Err(place) => {
+                let place: &Short = self.entry(own + OF_FEW, place);
+                (place.label(), place.bytes())
+            }
+        }
+    }
+
+    /// Which short calls a rank has begun.
+    #[inline]
+    pub(crate) fn begun(&self, rank: usize) -> &Begun {
+        assert!(rank < self.plan.size);
+        self.entry(self.plan.own(rank) + BEGUN, 0)
     }
 
     /// Where a rank puts its bytes in the step of this level, for a call of steps with this number.
