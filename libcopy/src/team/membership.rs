@@ -121,8 +121,8 @@ pub struct Team {
     scratch: Vec<u128>,
 }
 
-/// Calls after which a rank asks for the time, which takes some of the time of a short call, as long
-/// as so many take less than this.
+/// Calls after which a rank asks for the time, which takes some of the time of a short call, as
+/// long as so many take less than this.
 const CALLS_IN_A_ROW: u64 = 16;
 const IN_A_ROW: Duration = Duration::from_millis(20);
 
