@@ -208,6 +208,17 @@ pub enum Error {
 /// The result of nearly everything here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// What the steps of a collective return to each other: one word. A [`Result`] is handed up by
+/// copying as much as the longest error has, from step to step, which short calls feel: words that
+/// were just written one by one are waited for when they are read two at a time.
+pub(crate) type Boxed<T> = std::result::Result<T, Box<Error>>;
+
+impl From<Box<Error>> for Error {
+    fn from(error: Box<Error>) -> Self {
+        *error
+    }
+}
+
 impl Error {
     /// A system call failed.
     pub(crate) fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Self {

@@ -7,7 +7,7 @@ use super::cooperative::{Direction, Rts};
 use super::division::{Division, own_part};
 use super::offloaded::{OffloadRts, Outcome, Piece};
 use super::{direct, exchange, planned};
-use crate::error::Result;
+use crate::error::Boxed;
 use crate::memcpy;
 use crate::offload::guard::Kind;
 use crate::op::{Call, Op};
@@ -22,7 +22,7 @@ pub(super) fn run(
     own: Option<&[u8]>,
     recv: &mut [u8],
     division: Division<'_>,
-) -> Result<()> {
+) -> Boxed<()> {
     let me = team.rank();
     if let Some(own) = own {
         own_part(own.len(), division.part(me).1)?;
@@ -54,7 +54,7 @@ fn as_decided(
     recv: &mut [u8],
     division: Division<'_>,
     (decision, largest): (Decision, usize),
-) -> Result<()> {
+) -> Boxed<()> {
     let me = team.rank();
     let base = recv.as_mut_ptr();
     let (own_offset, own_len) = division.part(me);
@@ -189,7 +189,7 @@ unsafe fn early(
     division: Division<'_>,
     places: Places,
     keep_own: impl FnOnce(),
-) -> Result<()> {
+) -> Boxed<()> {
     let me = team.rank();
     let call = |rank| Call::new(Op::Allgather, 0, division.part(rank).1);
     let Places {
@@ -281,7 +281,7 @@ unsafe fn early(
 
 /// Waits until all are done with what all opened. Returns whether a copy failed anywhere; then all
 /// stream.
-fn finish(team: &mut Team, mine: Call, call: impl Fn(usize) -> Call, failed: bool) -> Result<bool> {
+fn finish(team: &mut Team, mine: Call, call: impl Fn(usize) -> Call, failed: bool) -> Boxed<bool> {
     let words = [u64::from(failed), 0, 0, 0, 0, 0];
     team.mailbox.tell(Target::All, Step::Fin, mine, words)?;
     let mut any = failed;

@@ -9,7 +9,7 @@
 
 use super::cooperative::{Rts, one_sided_kind};
 use super::division::{Division, Parts, own_part};
-use crate::error::{Error, Result};
+use crate::error::{Boxed, Error};
 use crate::op::{Call, Op};
 use crate::p2p::buffer::Elements;
 use crate::policy::Path;
@@ -80,10 +80,10 @@ unsafe fn pull(
     rank: usize,
     (key, at): (RemoteKey, u64),
     (to, len): (Place<'_>, usize),
-) -> Result<()> {
+) -> Boxed<()> {
     if let Place::Dense(base) = to {
         // SAFETY: the caller's promise.
-        return unsafe { team.one_sided(key.kind())?.pull(rank, key, at, base, len) };
+        return unsafe { Ok(team.one_sided(key.kind())?.pull(rank, key, at, base, len)?) };
     }
     let mut scratch = Scratch::new(len.min(PULLED))?;
     let packed = scratch.as_mut_ptr();
@@ -129,7 +129,7 @@ pub(super) unsafe fn run_elements(
     team: &mut Team,
     outgoing: Vec<&Elements>,
     incoming: Vec<&Elements>,
-) -> Result<()> {
+) -> Boxed<()> {
     let incoming = Side::Elements(incoming);
     if team.pair_ring() >= STREAMED {
         // SAFETY: the caller's promise.
@@ -169,7 +169,7 @@ pub(super) unsafe fn run_elements(
 ///
 /// All parts of `outgoing` are readable and stay as they are, those of `incoming` are writable and
 /// used by nobody else, and no byte is in both, until this returns.
-pub(super) unsafe fn run(team: &mut Team, outgoing: &Side<'_>, incoming: &Side<'_>) -> Result<()> {
+pub(super) unsafe fn run(team: &mut Team, outgoing: &Side<'_>, incoming: &Side<'_>) -> Boxed<()> {
     let me = team.rank();
     own_part(outgoing.len(me), incoming.len(me))?;
     // Each starts with its successor, so that they do not all ask the same one.
@@ -275,7 +275,12 @@ pub(super) unsafe fn run(team: &mut Team, outgoing: &Side<'_>, incoming: &Side<'
         unsafe { Receiving::into(Source::One(rank), place, len) }
     });
     let (mut sending, mut receiving): (Vec<_>, Vec<_>) = (sending.collect(), receiving.collect());
-    exchange(&mut team.mailbox, flow, &mut sending, &mut receiving)
+    Ok(exchange(
+        &mut team.mailbox,
+        flow,
+        &mut sending,
+        &mut receiving,
+    )?)
 }
 
 /// Sends a part that fits into the ring.
@@ -283,22 +288,22 @@ pub(super) unsafe fn run(team: &mut Team, outgoing: &Side<'_>, incoming: &Side<'
 /// # Safety
 ///
 /// `from` has as many bytes as the call says, which are readable.
-unsafe fn send(team: &mut Team, target: Target, call: Call, from: Place<'_>) -> Result<()> {
+unsafe fn send(team: &mut Team, target: Target, call: Call, from: Place<'_>) -> Boxed<()> {
     let len = call.len as usize;
     if len == 0 {
-        return team.mailbox.send(target, call, &[]);
+        return Ok(team.mailbox.send(target, call, &[])?);
     }
     // SAFETY: the caller's promise; the scratch memory has room for `len` bytes.
     unsafe {
         match from {
             Place::Dense(bytes) => {
                 let bytes = std::slice::from_raw_parts(bytes, len);
-                team.mailbox.send(target, call, bytes)
+                Ok(team.mailbox.send(target, call, bytes)?)
             }
             Place::Typed(..) => {
                 let mut packed = Scratch::new(len)?;
                 from.pack(0..len, packed.as_mut_ptr());
-                team.mailbox.send(target, call, &packed)
+                Ok(team.mailbox.send(target, call, &packed)?)
             }
         }
     }

@@ -7,7 +7,7 @@ use super::cooperative::{Direction, LeafCopy, Rtr, Rts};
 use super::division::Division;
 use super::offloaded::OffloadRts;
 use super::{direct, planned};
-use crate::error::Result;
+use crate::error::Boxed;
 use crate::op::{Call, Op};
 use crate::policy::Path;
 use crate::shm::mailbox::{Source, Step, Target};
@@ -16,7 +16,7 @@ use crate::transport::TransportKind;
 use crate::transport::stream::{Receiving, Sending};
 
 /// The root's side.
-pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
+pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Boxed<()> {
     if team.size() == 1 {
         return Ok(());
     }
@@ -54,9 +54,9 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Result<()> {
 }
 
 /// The root's side where its buffer is opened, or where its bytes go through a ring.
-fn to_leaves(team: &mut Team, call: Call, decision: Decision, bytes: &mut [u8]) -> Result<()> {
+fn to_leaves(team: &mut Team, call: Call, decision: Decision, bytes: &mut [u8]) -> Boxed<()> {
     match decision.path {
-        Path::Eager => team.mailbox.send(Target::All, call, bytes),
+        Path::Eager => Ok(team.mailbox.send(Target::All, call, bytes)?),
         Path::Via(TransportKind::Shm) => stream(team, call, decision, bytes),
         Path::Via(kind) => {
             // SAFETY: the slice is borrowed until all leaves have reported, below; an error
@@ -97,7 +97,7 @@ fn to_leaves(team: &mut Team, call: Call, decision: Decision, bytes: &mut [u8]) 
 }
 
 /// Waits for all leaves that say that they are here.
-fn arrivals(team: &mut Team, call: Call, decision: Decision) -> Result<Vec<(usize, Option<Rtr>)>> {
+fn arrivals(team: &mut Team, call: Call, decision: Decision) -> Boxed<Vec<(usize, Option<Rtr>)>> {
     team.others()
         .map(|leaf| Ok((leaf, team.arrival(call, decision, leaf)?)))
         .collect()
@@ -105,7 +105,7 @@ fn arrivals(team: &mut Team, call: Call, decision: Decision) -> Result<Vec<(usiz
 
 /// Through shared memory. Where leaves say that they are here, the last chunk is kept back until
 /// all turned out to mean this very operation: then none returns while another cannot.
-fn stream(team: &mut Team, call: Call, decision: Decision, bytes: &[u8]) -> Result<()> {
+fn stream(team: &mut Team, call: Call, decision: Decision, bytes: &[u8]) -> Boxed<()> {
     let flow = team.flow(bytes.len().saturating_mul(team.size()));
     let words = Rts::STREAM.to_words();
     team.mailbox.prepare(Target::All, bytes.len())?;
@@ -116,11 +116,11 @@ fn stream(team: &mut Team, call: Call, decision: Decision, bytes: &[u8]) -> Resu
         stream.run(&mut team.mailbox, flow, flow.chunk)?;
         arrivals(team, call, decision)?;
     }
-    stream.run(&mut team.mailbox, flow, 0)
+    Ok(stream.run(&mut team.mailbox, flow, 0)?)
 }
 
 /// A leaf's side.
-pub(super) fn leaf(team: &mut Team, bytes: &mut [u8], root: usize) -> Result<()> {
+pub(super) fn leaf(team: &mut Team, bytes: &mut [u8], root: usize) -> Boxed<()> {
     let call = Call::new(Op::Bcast, root, bytes.len());
     if direct::takes_pieces(team, bytes.len()) {
         return direct::bcast(team, root, bytes);
@@ -140,12 +140,12 @@ pub(super) fn leaf(team: &mut Team, bytes: &mut [u8], root: usize) -> Result<()>
 }
 
 /// A leaf's side where the root's buffer is opened, or where its bytes go through a ring.
-fn from_root(team: &mut Team, call: Call, decision: Decision, bytes: &mut [u8]) -> Result<()> {
+fn from_root(team: &mut Team, call: Call, decision: Decision, bytes: &mut [u8]) -> Boxed<()> {
     let (root, source) = (call.root, Source::Cast(call.root));
     if decision.path == Path::Eager {
         let header = team.mailbox.expect_message(source, call)?;
         // SAFETY: the slice is as long as the call says, which `expect` compared.
-        return unsafe { team.mailbox.receive(source, &header, bytes.as_mut_ptr()) };
+        return unsafe { Ok(team.mailbox.receive(source, &header, bytes.as_mut_ptr())?) };
     }
     if let Some(kind) = planned::takes(team, decision) {
         return planned::bcast(team, bytes, root, kind);
@@ -170,5 +170,5 @@ fn from_root(team: &mut Team, call: Call, decision: Decision, bytes: &mut [u8]) 
     let flow = team.flow(bytes.len().saturating_mul(team.size()));
     // SAFETY: the slice outlives the stream.
     let stream = unsafe { Receiving::new(source, bytes.as_mut_ptr(), bytes.len()) };
-    stream.run(&mut team.mailbox, flow)
+    Ok(stream.run(&mut team.mailbox, flow)?)
 }

@@ -11,7 +11,7 @@ use super::alltoall::Side;
 use super::chunked::{self, Kind, Way};
 use super::division::{Division, Parts, Scaled, in_bytes, own_part};
 use super::{allgather, alltoall, bcast, direct, exchange, gather, planned, reduce, scatter};
-use crate::error::{Error, Result, Value};
+use crate::error::{Boxed, Error, Result, Value};
 use crate::offload;
 use crate::op::{Call, Op, UNSAID};
 use crate::p2p::buffer::{Elements, RecvBuffer, SendBuffer};
@@ -33,10 +33,10 @@ impl Team {
             }
             match exchange::steps(self, 0) {
                 Some(steps) => exchange::barrier(self, &steps),
-                None => self.mailbox.barrier(),
+                None => Ok(self.mailbox.barrier()?),
             }
         });
-        self.settle(result)
+        Ok(self.settle(result)?)
     }
 
     /// Bytes of a part, of a gather or scatter in place: the root has those of all ranks.
@@ -55,7 +55,7 @@ impl Team {
             return Ok(());
         }
         let settled = buffers.into_iter().try_for_each(offload::settle_bytes);
-        self.settle(settled)
+        Ok(self.settle(settled.map_err(Box::new))?)
     }
 
     /// Runs an operation between checks of the root before it and of the team after it. The length
@@ -65,16 +65,16 @@ impl Team {
     fn collective(
         &mut self,
         (op, root, len): (Op, usize, usize),
-        run: impl FnOnce(&mut Self) -> Result<()>,
+        run: impl FnOnce(&mut Self) -> Boxed<()>,
     ) -> Result<()> {
         let size = self.size();
         let result = if root < size {
             let call = Call::new(op, root, len);
             self.begin(call).and_then(|()| run(self))
         } else {
-            Err(Error::argument("root", root, ..size))
+            Err(Error::argument("root", root, ..size).into())
         };
-        self.settle(result)
+        Ok(self.settle(result)?)
     }
 
     /// Copies the root's `data` into everybody's.
@@ -465,14 +465,14 @@ impl Team {
             let (start, len) = elements.range();
             offload::settle(start, len)
         });
-        self.settle(settled)?;
+        self.settle(settled.map_err(Box::new))?;
         self.collective((Op::Alltoall, 0, UNSAID), |team| {
             for (what, given) in [
                 ("number of elements that are sent", outgoing.len()),
                 ("number of elements that are received", incoming.len()),
             ] {
                 if given != team.size() {
-                    return Err(Error::argument(what, given, team.size()));
+                    return Err(Error::argument(what, given, team.size()).into());
                 }
             }
             // SAFETY: the buffers are borrowed, or their owner has promised as much.
@@ -634,7 +634,7 @@ impl Team {
         element: usize,
         combine: impl FnMut(&[u8], &mut [u8]),
     ) -> Result<()> {
-        self.prefix(Op::Scan, send, recv, element, combine)
+        Ok(self.prefix(Op::Scan, send, recv, element, combine)?)
     }
 
     /// [`Team::exscan`] of elements of `element` bytes each.
@@ -649,7 +649,7 @@ impl Team {
         element: usize,
         combine: impl FnMut(&[u8], &mut [u8]),
     ) -> Result<()> {
-        self.prefix(Op::Exscan, send, recv, element, combine)
+        Ok(self.prefix(Op::Exscan, send, recv, element, combine)?)
     }
 
     fn prefix(
@@ -659,14 +659,14 @@ impl Team {
         recv: &mut [u8],
         element: usize,
         mut combine: impl FnMut(&[u8], &mut [u8]),
-    ) -> Result<()> {
+    ) -> Boxed<()> {
         self.ready([send.unwrap_or_default(), recv])?;
-        self.collective((op, 0, recv.len()), |team| {
+        Ok(self.collective((op, 0, recv.len()), |team| {
             let from = same_length(send, recv)?;
             let (to, len) = (recv.as_mut_ptr(), recv.len());
             // SAFETY: both are borrowed, and have as many bytes.
             unsafe { reduce::scan(team, op, (from, to, len), element, &mut combine) }
-        })
+        })?)
     }
 
     /// [`Team::reduce_scatter`] of elements of `element` bytes each; the counts are bytes.
@@ -724,8 +724,8 @@ unsafe fn gather_equal(
     root: usize,
     (mine, part): (*const u8, usize),
     recv: &mut [u8],
-    otherwise: impl FnOnce(&mut Team, &mut [u8]) -> Result<()>,
-) -> Result<()> {
+    otherwise: impl FnOnce(&mut Team, &mut [u8]) -> Boxed<()>,
+) -> Boxed<()> {
     let all = part.saturating_mul(team.size() - 1);
     if direct::takes_parts(team, part) || direct::takes_pieces(team, all) {
         // SAFETY: the caller's promise.
@@ -755,7 +755,7 @@ fn scatter_equal(
     send: &[u8],
     own: Option<&mut [u8]>,
     part: usize,
-) -> Result<()> {
+) -> Boxed<()> {
     let others = team.size() - 1;
     if direct::takes_pieces(team, part.saturating_mul(others)) {
         return direct::scatter(team, root, send, own, part);
@@ -819,27 +819,26 @@ fn missing(what: &'static str) -> Error {
 }
 
 /// Where our own elements of a reduction are: in `send`, or else in `recv`.
-fn same_length(send: Option<&[u8]>, recv: &[u8]) -> Result<*const u8> {
+fn same_length(send: Option<&[u8]>, recv: &[u8]) -> Boxed<*const u8> {
     match send {
         Some(send) if send.len() != recv.len() => Err(Error::argument(
             "length of a reduction's send buffer",
             send.len(),
             recv.len(),
-        )),
+        )
+        .into()),
         Some(send) => Ok(send.as_ptr()),
         None => Ok(recv.as_ptr()),
     }
 }
 
 /// Whether we are the root; only the root gives what `given` is about.
-fn at_root(team: &Team, root: usize, given: bool, what: &'static str) -> Result<bool> {
+fn at_root(team: &Team, root: usize, given: bool, what: &'static str) -> Boxed<bool> {
     match (team.rank() == root, given) {
-        (true, false) => Err(Error::argument(what, Value::Missing, "given at the root")),
-        (false, true) => Err(Error::argument(
-            what,
-            "given",
-            "left out at a rank that is not the root",
-        )),
+        (true, false) => Err(Error::argument(what, Value::Missing, "given at the root").into()),
+        (false, true) => {
+            Err(Error::argument(what, "given", "left out at a rank that is not the root").into())
+        }
         (root, _) => Ok(root),
     }
 }

@@ -19,7 +19,7 @@ use std::time::Instant;
 use super::direct::{meet, wake};
 use super::division::Division;
 use super::planned::Combine;
-use crate::error::Result;
+use crate::error::Boxed;
 use crate::memcpy;
 use crate::op::{Call, Op};
 use crate::plan::{self, MOST_MEMBERS, Planned};
@@ -186,7 +186,7 @@ pub(super) unsafe fn allgather(
     mine: *const u8,
     recv: &mut [u8],
     division: Division<'_>,
-) -> Result<()> {
+) -> Boxed<()> {
     let (me, base) = (team.rank(), recv.as_mut_ptr());
     let (own_at, own_len) = division.part(me);
     let longest = (0..team.size()).map(|rank| division.part(rank).1).max();
@@ -222,7 +222,7 @@ pub(super) fn alltoall(
     send: &[u8],
     recv: &mut [u8],
     part: usize,
-) -> Result<()> {
+) -> Boxed<()> {
     let (me, size) = (team.rank(), team.size());
     let call = Call::new(Op::Alltoall, 0, send.len());
     let bytes = part_of_chunk(size - 1, 64);
@@ -254,7 +254,7 @@ pub(super) fn alltoall(
 }
 
 /// Copies the root's bytes to everybody's.
-pub(super) fn bcast(team: &mut Team, way: &Way, root: usize, bytes: &mut [u8]) -> Result<()> {
+pub(super) fn bcast(team: &mut Team, way: &Way, root: usize, bytes: &mut [u8]) -> Boxed<()> {
     let (is_root, call) = (team.rank() == root, Call::new(Op::Bcast, root, bytes.len()));
     for chunk in 0..bytes.len().div_ceil(CHUNK) {
         let piece = &mut bytes[piece(&(0..call.len as usize), chunk, CHUNK)];
@@ -282,7 +282,7 @@ pub(super) unsafe fn gather(
     root: usize,
     (mine, len): (*const u8, usize),
     recv: &mut [u8],
-) -> Result<()> {
+) -> Boxed<()> {
     let (me, call) = (team.rank(), Call::new(Op::Gather, root, len));
     let is_root = me == root;
     for chunk in 0..len.div_ceil(CHUNK) {
@@ -318,7 +318,7 @@ pub(super) fn scatter(
     send: &[u8],
     own: Option<&mut [u8]>,
     part: usize,
-) -> Result<()> {
+) -> Boxed<()> {
     let (me, size) = (team.rank(), team.size());
     let call = Call::new(Op::Scatter, root, part);
     let to = own.map_or(std::ptr::null_mut(), <[u8]>::as_mut_ptr);
@@ -367,7 +367,7 @@ pub(super) unsafe fn reduce(
     (from, to, len): (*const u8, *mut u8, usize),
     element: usize,
     combine: Combine<'_>,
-) -> Result<()> {
+) -> Boxed<()> {
     let granule = plan::granule(element);
     let slices = Slices::Shared {
         len,
@@ -392,7 +392,7 @@ pub(super) unsafe fn reduce_scatter(
     starts: &[usize],
     element: usize,
     combine: Combine<'_>,
-) -> Result<()> {
+) -> Boxed<()> {
     let call = Call::new(Op::ReduceScatter, 0, starts[team.size()]);
     // Counted as the elements of all are.
     let to = to.wrapping_sub(starts[team.rank()]);
@@ -455,7 +455,7 @@ unsafe fn run(
     (from, to): (*const u8, *mut u8),
     (slices, granule): (Slices<'_>, usize),
     combine: Combine<'_>,
-) -> Result<()> {
+) -> Boxed<()> {
     let (me, size) = (team.rank(), team.size());
     let bytes = part_of_chunk(size, granule);
     let segments = slices.segments();
@@ -546,7 +546,7 @@ fn publish(
     way: &Way,
     call: impl Fn(usize) -> Call,
     (len, put): (usize, impl FnOnce(*mut u8, bool)),
-) -> Result<(u64, bool)> {
+) -> Boxed<(u64, bool)> {
     let me = team.rank();
     if team.chunks == 0 {
         team.segment().open_chunks()?;

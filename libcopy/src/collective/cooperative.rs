@@ -8,7 +8,7 @@
 //! that. The policy says where sharing pays; otherwise the leaf copies alone.
 
 use super::division::Division;
-use crate::error::Result;
+use crate::error::Boxed;
 use crate::op::Call;
 use crate::policy::Path;
 use crate::shm::mailbox::{Source, Step, Target};
@@ -54,7 +54,7 @@ impl Rts {
         [kind, a, b, self.offset, u64::from(self.shared), 0]
     }
 
-    pub(super) fn from_words([kind, a, b, offset, shared, _]: [u64; 6]) -> Result<Self> {
+    pub(super) fn from_words([kind, a, b, offset, shared, _]: [u64; 6]) -> Boxed<Self> {
         Ok(Rts {
             key: RemoteKey::from_words([kind, a, b])?,
             offset,
@@ -79,7 +79,7 @@ impl Rtr {
         [a, b, c, d, e, f]
     }
 
-    fn from_words([a, b, c, d, e, f]: [u64; 6]) -> Result<Self> {
+    fn from_words([a, b, c, d, e, f]: [u64; 6]) -> Boxed<Self> {
         Ok(Rtr {
             cma: RemoteKey::from_words([a, b, c])?,
             kmod: RemoteKey::from_words([d, e, f])?,
@@ -201,7 +201,7 @@ impl Team {
         base: *mut u8,
         key: Option<RemoteKey>,
         leaves: &[(usize, Call, Decision, Option<Rtr>)],
-    ) -> Result<Plan> {
+    ) -> Boxed<Plan> {
         let (mut jobs, mut streams) = (Vec::new(), Vec::new());
         for &(leaf, call, decision, rtr) in leaves {
             let (offset, len) = division.part(leaf);
@@ -254,7 +254,7 @@ impl Team {
         decision: Decision,
         base: *mut u8,
         direction: Direction,
-    ) -> Result<()> {
+    ) -> Boxed<()> {
         if !decision.announces {
             return Ok(());
         }
@@ -270,8 +270,9 @@ impl Team {
             // SAFETY: the caller's promise.
             rtr.kmod = unsafe { self.open_leaf(base, len, direction == Direction::ToLeaf) };
         }
-        self.mailbox
-            .tell(Target::One(call.root), Step::Rtr, call, rtr.to_words())
+        Ok(self
+            .mailbox
+            .tell(Target::One(call.root), Step::Rtr, call, rtr.to_words())?)
     }
 
     /// Waits until a leaf says that it is here, if it does.
@@ -280,7 +281,7 @@ impl Team {
         call: Call,
         decision: Decision,
         leaf: usize,
-    ) -> Result<Option<Rtr>> {
+    ) -> Boxed<Option<Rtr>> {
         if !decision.announces {
             return Ok(None);
         }
@@ -304,7 +305,7 @@ impl Team {
         direction: Direction,
         shared: bool,
         meanwhile: impl FnOnce(),
-    ) -> Result<Vec<LeafCopy>> {
+    ) -> Boxed<Vec<LeafCopy>> {
         let mut failed = vec![false; jobs.len()];
         meanwhile();
         if shared {
@@ -342,7 +343,7 @@ impl Team {
         jobs: &[LeafCopy],
         direction: Direction,
         failed: &mut [bool],
-    ) -> Result<()> {
+    ) -> Boxed<()> {
         let root = self.rank();
         let mut open = vec![true; jobs.len()];
         while open.contains(&true) {
@@ -388,7 +389,7 @@ impl Team {
         key: RemoteKey,
         base: *mut u8,
         direction: Direction,
-    ) -> Result<bool> {
+    ) -> Boxed<bool> {
         let (me, root, whole) = (self.rank(), call.root, call.len as usize);
         let mut copied = Ok(());
         let mut alone = Some((0, whole));

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use super::division::Division;
 use super::planned::Combine;
-use crate::error::{Error, Result};
+use crate::error::{Boxed, Error};
 use crate::memcpy;
 use crate::op::{Call, Op};
 use crate::plan::{self, Descent, MOST_OF_DESCENT};
@@ -88,9 +88,9 @@ fn pieces(
 }
 
 /// Returns when all ranks have called it; where ranks outnumber processors, by the team's counter.
-pub(super) fn barrier(team: &mut Team) -> Result<()> {
+pub(super) fn barrier(team: &mut Team) -> Boxed<()> {
     if team.is_oversubscribed() {
-        return team.mailbox.barrier();
+        return Ok(team.mailbox.barrier()?);
     }
     let call = Call::new(Op::Barrier, 0, 0);
     // SAFETY: there are no bytes.
@@ -108,7 +108,7 @@ pub(super) unsafe fn allgather(
     mine: *const u8,
     recv: &mut [u8],
     division: Division<'_>,
-) -> Result<()> {
+) -> Boxed<()> {
     let me = team.rank();
     let call = |rank| Call::new(Op::Allgather, 0, division.part(rank).1);
     let (at, len) = division.part(me);
@@ -130,7 +130,7 @@ pub(super) unsafe fn allgather(
 }
 
 /// Hands everybody's `send` out in equal parts, which come together in everybody's `recv`.
-pub(super) fn alltoall(team: &mut Team, send: &[u8], recv: &mut [u8], part: usize) -> Result<()> {
+pub(super) fn alltoall(team: &mut Team, send: &[u8], recv: &mut [u8], part: usize) -> Boxed<()> {
     let me = team.rank();
     let call = Call::new(Op::Alltoall, 0, send.len());
     // SAFETY: the slice has these bytes.
@@ -158,7 +158,7 @@ pub(super) unsafe fn allreduce(
     (from, to, len): (*const u8, *mut u8, usize),
     element: usize,
     combine: Combine<'_>,
-) -> Result<()> {
+) -> Boxed<()> {
     let call = Call::new(Op::Allreduce, 0, len);
     for piece in pieces(len, team.size() - 1, || plan::granule(element)) {
         // SAFETY: the caller's promise.
@@ -184,7 +184,7 @@ pub(super) unsafe fn reduce(
     (from, to, len): (*const u8, *mut u8, usize),
     element: usize,
     combine: Combine<'_>,
-) -> Result<()> {
+) -> Boxed<()> {
     let call = Call::new(Op::Reduce, root, len);
     for piece in pieces(len, team.size() - 1, || plan::granule(element)) {
         // SAFETY: the caller's promise.
@@ -205,7 +205,7 @@ pub(super) unsafe fn reduce(
 }
 
 /// Copies the root's bytes to everybody's. The root does not wait for its leaves.
-pub(super) fn bcast(team: &mut Team, root: usize, bytes: &mut [u8]) -> Result<()> {
+pub(super) fn bcast(team: &mut Team, root: usize, bytes: &mut [u8]) -> Boxed<()> {
     let call = Call::new(Op::Bcast, root, bytes.len());
     for piece in pieces(bytes.len(), 1, || LINE) {
         let piece = &mut bytes[piece];
@@ -238,7 +238,7 @@ pub(super) fn descend(
     root: usize,
     bytes: &mut [u8],
     descent: &Descent,
-) -> Result<()> {
+) -> Boxed<()> {
     let call = Call::new(Op::Bcast, root, bytes.len());
     let turn = begin(team, call, bytes.len());
     if let Some(from) = descent.from {
@@ -264,7 +264,7 @@ pub(super) fn scatter(
     send: &[u8],
     own: Option<&mut [u8]>,
     part: usize,
-) -> Result<()> {
+) -> Boxed<()> {
     let (me, size) = (team.rank(), team.size());
     let call = Call::new(Op::Scatter, root, part);
     let pieces = pieces(part, size - 1, || LINE);
@@ -322,7 +322,7 @@ pub(super) unsafe fn gather(
     root: usize,
     (mine, len): (*const u8, usize),
     recv: &mut [u8],
-) -> Result<()> {
+) -> Boxed<()> {
     let me = team.rank();
     let call = Call::new(Op::Gather, root, len);
     if me != root {
@@ -365,7 +365,7 @@ pub(super) unsafe fn reduce_scatter(
     (from, to): (*const u8, *mut u8),
     counts: &[usize],
     combine: Combine<'_>,
-) -> Result<()> {
+) -> Boxed<()> {
     let (me, len) = (team.rank(), counts.iter().sum());
     let start = counts[..me].iter().sum();
     let call = Call::new(Op::ReduceScatter, 0, len);
@@ -393,7 +393,7 @@ pub(super) unsafe fn scan(
     op: Op,
     (from, to, len): (*const u8, *mut u8, usize),
     combine: Combine<'_>,
-) -> Result<()> {
+) -> Boxed<()> {
     let (call, me) = (Call::new(op, 0, len), team.rank());
     let ranks = if op == Op::Exscan { 0..me } else { 0..me + 1 };
     // SAFETY: the caller's promise.
@@ -413,7 +413,7 @@ pub(super) unsafe fn scan(
 /// # Safety
 ///
 /// There are as many bytes, [`MOST`] at most.
-unsafe fn publish_to_all(team: &mut Team, call: Call, bytes: (*const u8, usize)) -> Result<Turn> {
+unsafe fn publish_to_all(team: &mut Team, call: Call, bytes: (*const u8, usize)) -> Boxed<Turn> {
     let turn = team.contributions.begin();
     // SAFETY: the caller's promise.
     unsafe { publish(team, turn, call, bytes, Readers::All)? };
@@ -440,7 +440,7 @@ unsafe fn publish(
     call: Call,
     (from, len): (*const u8, usize),
     readers: Readers,
-) -> Result<()> {
+) -> Boxed<()> {
     let put = |place: *mut u8, is_streamed| {
         if len > 0 {
             // SAFETY: the caller's promise; nobody reads our place any more.
@@ -459,7 +459,7 @@ fn publish_with(
     call: Call,
     (len, put): (usize, impl FnOnce(*mut u8, bool)),
     readers: Readers,
-) -> Result<()> {
+) -> Boxed<()> {
     let me = team.rank();
     if let Some(unread) = team.contributions.unread(turn) {
         let number = unread.number;
@@ -493,16 +493,16 @@ pub(super) fn wake(team: &Team) {
 }
 
 /// Waits for a rank until `is_there`.
-fn wait(team: &Team, rank: usize, is_there: impl Fn() -> bool) -> Result<()> {
+fn wait(team: &Team, rank: usize, is_there: impl Fn() -> bool) -> Boxed<()> {
     let (segment, me) = (team.segment(), team.rank());
     let watch = || segment.board(rank).watchers.watch(me);
     let mailbox = &team.mailbox;
-    mailbox.wait_listening(|other| other == rank, watch, is_there)
+    Ok(mailbox.wait_listening(|other| other == rank, watch, is_there)?)
 }
 
 /// Waits until a rank has begun the call with this number, and fails if in a call until ours it has
 /// called something else: two that each take themselves for the root do not read each other.
-fn come(team: &mut Team, rank: usize, number: u64) -> Result<()> {
+fn come(team: &mut Team, rank: usize, number: u64) -> Boxed<()> {
     if team.contributions.known(rank) >= number {
         return Ok(());
     }
@@ -514,7 +514,7 @@ fn come(team: &mut Team, rank: usize, number: u64) -> Result<()> {
     }
     match team.contributions.newest(rank, ours, theirs) {
         Ok(newest) => team.contributions.has_begun(rank, newest),
-        Err([theirs, ours]) => return Err(team.mailbox.waiter.mismatch(rank, theirs, ours)),
+        Err([theirs, ours]) => return Err(team.mailbox.waiter.mismatch(rank, theirs, ours).into()),
     }
     Ok(())
 }
@@ -533,7 +533,7 @@ fn comes_soon(team: &Team, theirs: &Label, number: u64) -> bool {
 
 /// Waits until all have published something for this call that each reads. Where ranks outnumber
 /// processors they sleep once, until the last one has come to the team's counter.
-fn all_have_published(team: &mut Team, turn: Turn, call: impl Fn(usize) -> Call) -> Result<()> {
+fn all_have_published(team: &mut Team, turn: Turn, call: impl Fn(usize) -> Call) -> Boxed<()> {
     if team.is_oversubscribed() {
         wake(team);
         team.mailbox.barrier()?;
@@ -545,7 +545,7 @@ fn all_have_published(team: &mut Team, turn: Turn, call: impl Fn(usize) -> Call)
 /// sleep until we have are woken before we may sleep ourselves. If the others come soon that is
 /// done at the end, when what we have published has left our processor: the fence would wait for
 /// that.
-fn others_have_published(team: &mut Team, turn: Turn, call: impl Fn(usize) -> Call) -> Result<()> {
+fn others_have_published(team: &mut Team, turn: Turn, call: impl Fn(usize) -> Call) -> Boxed<()> {
     let (me, size) = (team.rank(), team.size());
     let mut is_told = false;
     for rank in (me + 1..size).chain(0..me) {
@@ -568,7 +568,7 @@ pub(super) fn meet(
     number: u64,
     call: Call,
     is_told: &mut bool,
-) -> Result<()> {
+) -> Boxed<()> {
     if !comes_soon(team, theirs, number) {
         if !std::mem::replace(is_told, true) {
             wake(team);
@@ -581,11 +581,11 @@ pub(super) fn meet(
         // It has gone on: then it called something else, which it has noted, or is broken.
         team.mailbox.waiter.verdict()?;
         team.mailbox.waiter.compare(rank)?;
-        return Err(Error::corrupt("the number of a call", number));
+        return Err(Error::corrupt("the number of a call", number).into());
     };
     if theirs != call.to_words() {
         let waiter = &team.mailbox.waiter;
-        return Err(waiter.mismatch(rank, Call::from_words(theirs), call));
+        return Err(waiter.mismatch(rank, Call::from_words(theirs), call).into());
     }
     Ok(())
 }
@@ -601,7 +601,7 @@ unsafe fn receive(
     call: Call,
     range: Range<usize>,
     to: *mut u8,
-) -> Result<()> {
+) -> Boxed<()> {
     let mut is_told = false;
     let (theirs, _) = team.segment().contribution(from, turn);
     meet(team, (from, theirs), turn.number, call, &mut is_told)?;

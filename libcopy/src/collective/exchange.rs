@@ -16,7 +16,7 @@ use std::sync::Arc;
 use super::direct::{meet, wake};
 use super::division::Division;
 use super::planned::Combine;
-use crate::error::Result;
+use crate::error::Boxed;
 use crate::memcpy;
 use crate::op::{Call, Op};
 use crate::plan::{Exchange, GroupStep, MOST_OF_STEP, StepMember};
@@ -38,7 +38,7 @@ pub(super) fn steps_of_parts(team: &mut Team, part: usize) -> Option<Arc<Exchang
 }
 
 /// Returns when all ranks have called it.
-pub(super) fn barrier(team: &mut Team, exchange: &Exchange) -> Result<()> {
+pub(super) fn barrier(team: &mut Team, exchange: &Exchange) -> Boxed<()> {
     // SAFETY: there are no bytes.
     unsafe {
         run(
@@ -61,7 +61,7 @@ pub(super) unsafe fn allgather(
     mine: *const u8,
     recv: &mut [u8],
     division: Division<'_>,
-) -> Result<()> {
+) -> Boxed<()> {
     let (at, len) = division.part(team.rank());
     // SAFETY: our part is inside the buffer; `mine` is borrowed if it is elsewhere.
     unsafe {
@@ -89,7 +89,7 @@ pub(super) unsafe fn allreduce(
     exchange: &Exchange,
     (from, to, len): (*const u8, *mut u8, usize),
     combine: Combine<'_>,
-) -> Result<()> {
+) -> Boxed<()> {
     let call = Call::new(Op::Allreduce, 0, len);
     let mut sum = Combined {
         places: MaybeUninit::uninit(),
@@ -132,7 +132,7 @@ unsafe fn run(
     exchange: &Exchange,
     call: impl Fn(&StepMember) -> Call,
     contents: &mut impl Contents,
-) -> Result<()> {
+) -> Boxed<()> {
     team.exchanges += 1;
     let (me, number) = (team.rank(), team.exchanges);
     let team = &*team;

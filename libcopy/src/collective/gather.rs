@@ -5,7 +5,7 @@
 use super::cooperative::{Direction, LeafCopy, Plan, Rts, one_sided_kind};
 use super::division::{Division, own_part};
 use super::offloaded::OffloadRts;
-use crate::error::Result;
+use crate::error::Boxed;
 use crate::memcpy;
 use crate::op::{Call, Op};
 use crate::policy::Path;
@@ -20,7 +20,7 @@ pub(super) fn root(
     own: Option<&[u8]>,
     recv: &mut [u8],
     division: Division<'_>,
-) -> Result<()> {
+) -> Boxed<()> {
     let me = team.rank();
     let base = recv.as_mut_ptr();
     let (own_offset, own_len) = division.part(me);
@@ -95,11 +95,11 @@ pub(super) fn root(
 }
 
 /// A leaf's side.
-pub(super) fn leaf(team: &mut Team, send: &[u8], root: usize) -> Result<()> {
+pub(super) fn leaf(team: &mut Team, send: &[u8], root: usize) -> Boxed<()> {
     let call = Call::new(Op::Gather, root, send.len());
     let decision = team.decide(Op::Gather, send.len());
     let Path::Via(planned) = decision.path else {
-        return team.mailbox.send(Target::One(root), call, send);
+        return Ok(team.mailbox.send(Target::One(root), call, send)?);
     };
     let flow = team.flow(send.len().saturating_mul(team.size()));
     // SAFETY: the slice outlives the stream.
@@ -126,5 +126,5 @@ pub(super) fn leaf(team: &mut Team, send: &[u8], root: usize) -> Result<()> {
             return Ok(());
         }
     }
-    stream.run(&mut team.mailbox, flow, 0)
+    Ok(stream.run(&mut team.mailbox, flow, 0)?)
 }

@@ -13,7 +13,7 @@
 use super::division::Division;
 use crate::device::RegionId;
 use crate::device::request::{Request, RequestId, Submission};
-use crate::error::{Error, Result};
+use crate::error::{Boxed, Error};
 use crate::offload::Part;
 use crate::offload::guard::{self, Kind};
 use crate::op::{Call, Op};
@@ -61,7 +61,7 @@ impl OffloadRts {
         words[5] == OFFLOAD_RTS
     }
 
-    pub(super) fn from_words([executor, region, offset, low, high, _]: [u64; 6]) -> Result<Self> {
+    pub(super) fn from_words([executor, region, offset, low, high, _]: [u64; 6]) -> Boxed<Self> {
         let id = |number| RegionId::new(u32::try_from(number).ok()?).ok();
         let corrupt = Error::corrupt("a region id", region);
         Ok(OffloadRts {
@@ -104,7 +104,7 @@ impl Outcome {
         }
     }
 
-    fn from_words([what, id, low, high, ..]: [u64; 6], len: usize) -> Result<Self> {
+    fn from_words([what, id, low, high, ..]: [u64; 6], len: usize) -> Boxed<Self> {
         let corrupt = |value| Error::corrupt("a report of a part", value);
         match what {
             1 => Ok(Outcome::Here),
@@ -114,7 +114,7 @@ impl Outcome {
                 high: high as usize,
             }),
             3 => Ok(Outcome::Stream),
-            other => Err(corrupt(other)),
+            other => Err(corrupt(other).into()),
         }
     }
 
@@ -195,7 +195,7 @@ impl Team {
         division: Division<'_>,
         others: &mut Vec<(usize, Decision)>,
         direction: Direction,
-    ) -> Result<Option<StartedRoot>> {
+    ) -> Boxed<Option<StartedRoot>> {
         let offloads = |(_, decision): &(usize, Decision)| decision.offloads;
         let leaves: Vec<_> = others.iter().copied().filter(offloads).collect();
         if leaves.is_empty() {
@@ -223,7 +223,7 @@ impl Team {
         division: Division<'_>,
         leaves: Vec<(usize, Decision)>,
         direction: Direction,
-    ) -> Result<Option<StartedRoot>> {
+    ) -> Boxed<Option<StartedRoot>> {
         let me = self.rank();
         let executor = self.executor(op, me, base, len);
         if executor == Executor::Cpu {
@@ -277,7 +277,7 @@ impl Team {
     /// # Safety
     ///
     /// As for [`Team::start_root`]; nothing else touches the buffer any more.
-    pub(super) unsafe fn finish_root(&mut self, started: StartedRoot) -> Result<()> {
+    pub(super) unsafe fn finish_root(&mut self, started: StartedRoot) -> Boxed<()> {
         let StartedRoot {
             base,
             len,
@@ -341,7 +341,7 @@ impl Team {
         base: *mut u8,
         direction: Direction,
         words: [u64; 6],
-    ) -> Result<()> {
+    ) -> Boxed<()> {
         let (root, len) = (call.root, call.len as usize);
         let rts = OffloadRts::from_words(words)?;
         let piece = Piece {
@@ -382,15 +382,16 @@ impl Team {
     }
 
     /// Tells the owner of a part what became of it.
-    pub(super) fn report(&mut self, owner: usize, call: Call, outcome: Outcome) -> Result<()> {
+    pub(super) fn report(&mut self, owner: usize, call: Call, outcome: Outcome) -> Boxed<()> {
         let mut words = outcome.to_words();
         words[4] = self.offload.as_ref().map_or(0, |offload| offload.touched());
-        self.mailbox
-            .tell(Target::One(owner), Step::Fin, call, words)
+        Ok(self
+            .mailbox
+            .tell(Target::One(owner), Step::Fin, call, words)?)
     }
 
     /// Hears what became of our part at another rank.
-    pub(super) fn reported(&mut self, from: usize, call: Call) -> Result<Outcome> {
+    pub(super) fn reported(&mut self, from: usize, call: Call) -> Boxed<Outcome> {
         let header = self.mailbox.expect(Source::One(from), call, &[Step::Fin])?;
         Outcome::from_words(header.words, call.len as usize)
     }
@@ -406,19 +407,19 @@ impl Team {
         len: usize,
         kind: Kind,
         parts: Vec<Part>,
-    ) -> Result<()> {
+    ) -> Boxed<()> {
         match &self.offload {
             // SAFETY: the caller's promise.
-            Some(offload) => unsafe { offload.guard(base, len, kind, parts) },
+            Some(offload) => unsafe { Ok(offload.guard(base, len, kind, parts)?) },
             None if parts.is_empty() => Ok(()),
             // We have no eyes for requests: somebody who has them finishes them for us.
             None => parts.iter().try_for_each(|part| self.finish(part.id)),
         }
     }
 
-    fn finish(&self, id: RequestId) -> Result<()> {
+    fn finish(&self, id: RequestId) -> Boxed<()> {
         match self.domain() {
-            Some(domain) => domain.switch_request(id).map(|_| ()),
+            Some(domain) => Ok(domain.switch_request(id).map(|_| ())?),
             None => Ok(()),
         }
     }
@@ -537,7 +538,7 @@ impl Team {
         piece: Piece,
         (low, high): (usize, usize),
         direction: Direction,
-    ) -> Result<()> {
+    ) -> Boxed<()> {
         if low >= high {
             return Ok(());
         }
@@ -548,8 +549,8 @@ impl Team {
         unsafe {
             let here = piece.base.add(piece.at + low);
             match direction {
-                Direction::ToLeaf => transport.pull(owner, key, at, here, high - low),
-                Direction::ToRoot => transport.push(owner, key, at, here, high - low),
+                Direction::ToLeaf => Ok(transport.pull(owner, key, at, here, high - low)?),
+                Direction::ToRoot => Ok(transport.push(owner, key, at, here, high - low)?),
             }
         }
     }

@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use super::division::Division;
-use crate::error::{Error, Result};
+use crate::error::{Boxed, Error};
 use crate::memcpy;
 use crate::op::{Call, Op};
 use crate::plan::{
@@ -73,7 +73,7 @@ pub(super) unsafe fn gather(
     (mine, part): (*const u8, usize),
     recv: &mut [u8],
     kind: TransportKind,
-) -> Result<()> {
+) -> Boxed<()> {
     let planned = team.plan(&plan_call(Operation::Gather, root, Lengths::Same(part)));
     let mut run = Run::new(team, Call::new(Op::Gather, root, part), &planned);
     run.kind = kind;
@@ -98,7 +98,7 @@ pub(super) unsafe fn scatter(
     send: &[u8],
     (mine, part): (*mut u8, usize),
     kind: TransportKind,
-) -> Result<()> {
+) -> Boxed<()> {
     let planned = team.plan(&plan_call(Operation::Scatter, root, Lengths::Same(part)));
     let mut run = Run::new(team, Call::new(Op::Scatter, root, part), &planned);
     run.kind = kind;
@@ -115,7 +115,7 @@ pub(super) fn bcast(
     bytes: &mut [u8],
     root: usize,
     kind: TransportKind,
-) -> Result<()> {
+) -> Boxed<()> {
     let planned = team.plan(&plan_call(
         Operation::Bcast,
         root,
@@ -143,7 +143,7 @@ pub(super) unsafe fn allgather(
     recv: &mut [u8],
     division: Division<'_>,
     kind: TransportKind,
-) -> Result<()> {
+) -> Boxed<()> {
     let (me, size) = (team.rank(), team.size());
     let starts: Vec<usize>;
     let lengths = if let Division::Equal(len) = division {
@@ -169,7 +169,7 @@ pub(super) fn alltoall(
     recv: &mut [u8],
     part: usize,
     kind: TransportKind,
-) -> Result<()> {
+) -> Boxed<()> {
     let planned = team.plan(&plan_call(Operation::Alltoall, 0, Lengths::Same(part)));
     let mut run = Run::new(team, Call::new(Op::Alltoall, 0, send.len()), &planned);
     run.kind = kind;
@@ -206,7 +206,7 @@ pub(super) unsafe fn allreduce(
     (from, to, len): (*const u8, *mut u8, usize),
     element: usize,
     combine: Combine<'_>,
-) -> Result<()> {
+) -> Boxed<()> {
     let mut run = Run::new(team, Call::new(Op::Allreduce, 0, len), planned);
     run.memory[index(Buffer::Send)] = (from.cast_mut(), len);
     run.memory[index(Buffer::Receive)] = (to, len);
@@ -229,7 +229,7 @@ pub(super) unsafe fn reduce(
     (from, to, len): (*const u8, *mut u8, usize),
     element: usize,
     combine: Combine<'_>,
-) -> Result<()> {
+) -> Boxed<()> {
     let mut run = Run::new(team, Call::new(Op::Reduce, root, len), planned);
     run.memory[index(Buffer::Send)] = (from.cast_mut(), len);
     if team.rank() == root {
@@ -256,7 +256,7 @@ pub(super) unsafe fn reduce_scatter(
     starts: &[usize],
     element: usize,
     combine: Combine<'_>,
-) -> Result<()> {
+) -> Boxed<()> {
     let me = team.rank();
     let (own, len) = (starts[me]..starts[me + 1], starts[team.size()]);
     let mut run = Run::new(team, Call::new(Op::ReduceScatter, 0, len), planned);
@@ -281,7 +281,7 @@ pub(super) unsafe fn scan(
     (from, to, len): (*const u8, *mut u8, usize),
     element: usize,
     combine: Combine<'_>,
-) -> Result<()> {
+) -> Boxed<()> {
     let (me, size) = (team.rank(), team.size());
     let operation = match op {
         Op::Exscan => Operation::Exscan,
@@ -347,7 +347,7 @@ impl Reach {
         }
     }
 
-    fn from_words(words: [u64; PLACE_WORDS]) -> Result<Self> {
+    fn from_words(words: [u64; PLACE_WORDS]) -> Boxed<Self> {
         let [IN_SLOT, at, len] = words else {
             let key = RemoteKey::from_words(words)?;
             return Ok(key.map_or(Reach::Owner, Reach::Key));
@@ -355,7 +355,7 @@ impl Reach {
         let (at, len) = (at as usize, len as usize);
         match at.checked_add(len) {
             Some(end) if end <= SLOT => Ok(Reach::Slot { at, len }),
-            _ => Err(Error::corrupt("the length of a slot", len as u64)),
+            _ => Err(Error::corrupt("the length of a slot", len as u64).into()),
         }
     }
 }
@@ -400,7 +400,7 @@ impl<'a> Run<'a> {
     ///
     /// What is in `memory` is readable, the receive buffer writable, and nobody but the other ranks
     /// uses it meanwhile.
-    unsafe fn start(mut self, team: &mut Team) -> Result<()> {
+    unsafe fn start(mut self, team: &mut Team) -> Boxed<()> {
         let me = team.rank();
         let (send, receive) = (self.memory[0], self.memory[1]);
         let is_short = self.slot <= SLOT;
@@ -435,7 +435,7 @@ impl<'a> Run<'a> {
                 let place = unsafe { slot.add(end) };
                 end += in_slot(len);
                 if end > SLOT {
-                    return Err(Error::corrupt("the length of a slot", end as u64));
+                    return Err(Error::corrupt("the length of a slot", end as u64).into());
                 }
                 if buffer == index(Buffer::Send) {
                     // SAFETY: both have these bytes.
@@ -535,14 +535,14 @@ impl BoardTransport<'_, '_> {
         self.tell(Progress { stage: 0, bytes: 0 });
     }
 
-    fn execute(&mut self, plan: &Plan) -> Result<()> {
+    fn execute(&mut self, plan: &Plan) -> Boxed<()> {
         let mut execution = Execution::new(plan);
         let me = self.team.rank();
         loop {
             self.serve()?;
             let step = execution.poll(self)?;
             if let Some(error) = self.failed.take() {
-                return Err(error);
+                return Err(error.into());
             }
             match step {
                 Step::Moved => continue,
@@ -590,16 +590,16 @@ impl BoardTransport<'_, '_> {
     }
 
     /// Our memory from a byte of a buffer on.
-    fn own(&self, buffer: usize, at: usize, len: usize) -> Result<*mut u8> {
+    fn own(&self, buffer: usize, at: usize, len: usize) -> Boxed<*mut u8> {
         match (self.memory.get(buffer), at.checked_add(len)) {
             // SAFETY: within the memory.
             (Some((base, size)), Some(end)) if end <= *size => Ok(unsafe { base.add(at) }),
-            _ => Err(Error::corrupt("a place in a buffer", at as u64)),
+            _ => Err(Error::corrupt("a place in a buffer", at as u64).into()),
         }
     }
 
     /// The same if no other process can change it meanwhile: if it is not in our slot.
-    fn private(&self, span: Span, start: usize, len: usize) -> Result<Option<*mut u8>> {
+    fn private(&self, span: Span, start: usize, len: usize) -> Boxed<Option<*mut u8>> {
         let buffer = index(span.buffer);
         let is_in_slot = matches!(self.reach[buffer], Reach::Slot { .. });
         if span.rank != self.team.rank() || is_in_slot && span.buffer != Buffer::Send {
@@ -614,7 +614,7 @@ impl BoardTransport<'_, '_> {
     }
 
     /// Does the copies that others ask us for.
-    fn serve(&self) -> Result<()> {
+    fn serve(&self) -> Boxed<()> {
         if !self.is_asked() {
             return Ok(());
         }
@@ -638,14 +638,11 @@ impl BoardTransport<'_, '_> {
     }
 
     /// Does a copy between our memory and the room of a rank that has asked for it.
-    fn copy_for(&self, copy: CopyRequest, room: *mut u8) -> Result<()> {
+    fn copy_for(&self, copy: CopyRequest, room: *mut u8) -> Boxed<()> {
         let len = (copy.len as usize).min(ROOM);
         let own = self.own(copy.buffer, copy.at as usize, len)?;
         if copy.is_write && !(self.is_written && copy.buffer == index(Buffer::Receive)) {
-            return Err(Error::corrupt(
-                "a buffer that is written to",
-                copy.buffer as u64,
-            ));
+            return Err(Error::corrupt("a buffer that is written to", copy.buffer as u64).into());
         }
         // SAFETY: our memory has these bytes, and a room has as many, which are ours until the
         // request is done; what others may write to is writable.
@@ -664,13 +661,13 @@ impl BoardTransport<'_, '_> {
     }
 
     /// How another rank's buffer is reached.
-    fn reach(&self, rank: usize, buffer: usize) -> Result<Reach> {
+    fn reach(&self, rank: usize, buffer: usize) -> Boxed<Reach> {
         let words = self.segment.board(rank).call.place(self.sequence, buffer);
         let Some(words) = words else {
             // It has gone on: then it called something else, which it has noted, or is broken.
             self.team.mailbox.waiter.verdict()?;
             self.team.mailbox.waiter.compare(rank)?;
-            return Err(Error::corrupt("the call of a rank", self.sequence));
+            return Err(Error::corrupt("the call of a rank", self.sequence).into());
         };
         Reach::from_words(words)
     }
@@ -680,7 +677,7 @@ impl BoardTransport<'_, '_> {
     /// # Safety
     ///
     /// `to` is writable for `len` bytes.
-    unsafe fn fetch(&self, span: Span, start: usize, to: *mut u8, len: usize) -> Result<()> {
+    unsafe fn fetch(&self, span: Span, start: usize, to: *mut u8, len: usize) -> Boxed<()> {
         // SAFETY: the caller's promise.
         unsafe { self.copy(span, start, to, len, false) }
     }
@@ -690,7 +687,7 @@ impl BoardTransport<'_, '_> {
     /// # Safety
     ///
     /// `from` is readable for `len` bytes.
-    unsafe fn store(&self, span: Span, start: usize, from: *const u8, len: usize) -> Result<()> {
+    unsafe fn store(&self, span: Span, start: usize, from: *const u8, len: usize) -> Boxed<()> {
         // SAFETY: the caller's promise; `from` is only read.
         unsafe { self.copy(span, start, from.cast_mut(), len, true) }
     }
@@ -707,7 +704,7 @@ impl BoardTransport<'_, '_> {
         ours: *mut u8,
         len: usize,
         is_write: bool,
-    ) -> Result<()> {
+    ) -> Boxed<()> {
         let (rank, buffer) = (span.rank, index(span.buffer));
         let at = span.at.saturating_add(start);
         let place = if rank == self.team.rank() {
@@ -722,7 +719,7 @@ impl BoardTransport<'_, '_> {
                     Some(end) if end <= size => unsafe {
                         Some(self.segment.slot(rank).add(first + at))
                     },
-                    _ => return Err(Error::corrupt("a place in a slot", at as u64)),
+                    _ => return Err(Error::corrupt("a place in a slot", at as u64).into()),
                 },
                 Reach::Key(key) => {
                     let transport = self.team.one_sided(key.kind())?;
@@ -772,7 +769,7 @@ impl BoardTransport<'_, '_> {
         ours: *mut u8,
         len: usize,
         is_write: bool,
-    ) -> Result<()> {
+    ) -> Boxed<()> {
         let me = self.team.rank();
         let requests = &self.segment.board(me).requests;
         let parts = len.div_ceil(ROOM);
@@ -818,12 +815,9 @@ impl BoardTransport<'_, '_> {
     }
 
     /// Combines bytes of a piece, the first source's first: its elements are ours as a rule.
-    fn combine(&mut self, piece: &Piece, start: usize, bytes: usize) -> Result<()> {
+    fn combine(&mut self, piece: &Piece, start: usize, bytes: usize) -> Boxed<()> {
         let [first, second, ..] = &piece.from[..] else {
-            return Err(Error::corrupt(
-                "the sources of a piece",
-                piece.from.len() as u64,
-            ));
+            return Err(Error::corrupt("the sources of a piece", piece.from.len() as u64).into());
         };
         let mut result = self.private(piece.to, start, bytes)?;
         for source in &piece.from[1..] {
@@ -873,9 +867,9 @@ impl BoardTransport<'_, '_> {
     /// # Safety
     ///
     /// Both are memory of ours of `len` bytes, and apart.
-    unsafe fn apply(&mut self, others: *const u8, into: *mut u8, len: usize) -> Result<()> {
+    unsafe fn apply(&mut self, others: *const u8, into: *mut u8, len: usize) -> Boxed<()> {
         let Some(combine) = &mut self.combine else {
-            return Err(Error::corrupt("a piece of a plan", len as u64));
+            return Err(Error::corrupt("a piece of a plan", len as u64).into());
         };
         // SAFETY: the caller's promise.
         unsafe {
@@ -887,7 +881,7 @@ impl BoardTransport<'_, '_> {
 }
 
 impl Transport for BoardTransport<'_, '_> {
-    type Error = Error;
+    type Error = Box<Error>;
 
     fn has_begun(&self, rank: usize) -> bool {
         self.compare(rank);
@@ -917,9 +911,9 @@ impl Transport for BoardTransport<'_, '_> {
         }
     }
 
-    fn transfer(&mut self, piece: &Piece, start: usize, bytes: usize) -> Result<()> {
+    fn transfer(&mut self, piece: &Piece, start: usize, bytes: usize) -> Boxed<()> {
         if let Some(error) = self.failed.take() {
-            return Err(error);
+            return Err(error.into());
         }
         // Who failed has its memory back, and what we have mapped of it is still there.
         self.team.mailbox.waiter.verdict()?;
@@ -932,7 +926,7 @@ impl Transport for BoardTransport<'_, '_> {
             return unsafe { self.fetch(source.span, start, to, bytes) };
         }
         if source.span.rank != self.team.rank() {
-            return Err(Error::corrupt("a piece of a plan", piece.to.rank as u64));
+            return Err(Error::corrupt("a piece of a plan", piece.to.rank as u64).into());
         }
         let from = self.own(index(source.span.buffer), source.span.at + start, bytes)?;
         // SAFETY: our memory has these bytes.

@@ -11,7 +11,7 @@ use super::chunked::{self, Kind, Way};
 use super::division::{Division, Parts, slices};
 use super::planned::{self, Combine};
 use super::{allgather, direct, exchange, gather};
-use crate::error::{Allowed, Error, Result};
+use crate::error::{Allowed, Boxed, Error};
 use crate::offload;
 use crate::op::{Call, Op};
 use crate::plan::{Lengths, Operation, Planned, Workers, granule};
@@ -19,13 +19,14 @@ use crate::scratch::zeros;
 use crate::team::Team;
 
 /// Checks what all reductions ask of their arguments.
-pub(super) fn whole_elements(len: usize, element: usize) -> Result<()> {
+pub(super) fn whole_elements(len: usize, element: usize) -> Boxed<()> {
     if element == 0 || len % element != 0 {
         return Err(Error::argument(
             "length of a reduction",
             len,
             Allowed::MultipleOf(element as u64),
-        ));
+        )
+        .into());
     }
     Ok(())
 }
@@ -69,7 +70,7 @@ unsafe fn reduce(
     what: (*const u8, *mut u8, usize),
     element: usize,
     combine: Combine<'_>,
-) -> Result<()> {
+) -> Boxed<()> {
     let operation = match call.op {
         Op::Reduce => Operation::Reduce,
         _ => Operation::Allreduce,
@@ -103,7 +104,7 @@ pub(super) unsafe fn to_root(
     (from, to, len): (*const u8, *mut u8, usize),
     element: usize,
     combine: Combine<'_>,
-) -> Result<()> {
+) -> Boxed<()> {
     whole_elements(len, element)?;
     if direct::takes_reduction(team, len, element) {
         // SAFETY: the caller's promise.
@@ -136,7 +137,7 @@ pub(super) unsafe fn to_root(
     }
     gather::leaf(team, &slice, root)?;
     // The slice goes now.
-    offload::settle_bytes(&slice)
+    Ok(offload::settle_bytes(&slice)?)
 }
 
 /// Combines everybody's elements at `from` in everybody's `recv`.
@@ -151,7 +152,7 @@ pub(super) unsafe fn to_all(
     recv: &mut [u8],
     element: usize,
     combine: Combine<'_>,
-) -> Result<()> {
+) -> Boxed<()> {
     let (to, len) = (recv.as_mut_ptr(), recv.len());
     whole_elements(len, element)?;
     if direct::takes_reduction(team, len, element) {
@@ -193,7 +194,7 @@ pub(super) unsafe fn scattered(
     counts: &[usize],
     element: usize,
     combine: Combine<'_>,
-) -> Result<()> {
+) -> Boxed<()> {
     let len = counts.iter().sum();
     if direct::takes(team, len) {
         // SAFETY: the caller's promise.
@@ -231,7 +232,7 @@ pub(super) unsafe fn scan(
     (from, to, len): (*const u8, *mut u8, usize),
     element: usize,
     combine: Combine<'_>,
-) -> Result<()> {
+) -> Boxed<()> {
     whole_elements(len, element)?;
     // SAFETY: the caller's promise.
     unsafe {

@@ -5,7 +5,7 @@
 use super::cooperative::{Direction, LeafCopy, Plan, Rts, one_sided_kind};
 use super::division::{Division, own_part};
 use super::offloaded::OffloadRts;
-use crate::error::Result;
+use crate::error::Boxed;
 use crate::memcpy;
 use crate::op::{Call, Op};
 use crate::policy::Path;
@@ -19,7 +19,7 @@ pub(super) fn root(
     send: &[u8],
     own: Option<&mut [u8]>,
     division: Division<'_>,
-) -> Result<()> {
+) -> Boxed<()> {
     let me = team.rank();
     let base = send.as_ptr();
     let (own_offset, own_len) = division.part(me);
@@ -88,14 +88,14 @@ pub(super) fn root(
 }
 
 /// A leaf's side.
-pub(super) fn leaf(team: &mut Team, recv: &mut [u8], root: usize) -> Result<()> {
+pub(super) fn leaf(team: &mut Team, recv: &mut [u8], root: usize) -> Boxed<()> {
     let call = Call::new(Op::Scatter, root, recv.len());
     let source = Source::One(root);
     let decision = team.decide(Op::Scatter, recv.len());
     if decision.path == Path::Eager {
         let header = team.mailbox.expect_message(source, call)?;
         // SAFETY: the slice is as long as the call says, which `expect` compared.
-        return unsafe { team.mailbox.receive(source, &header, recv.as_mut_ptr()) };
+        return unsafe { Ok(team.mailbox.receive(source, &header, recv.as_mut_ptr())?) };
     }
     // SAFETY: the slice is borrowed until the end of this function, by which the root is done with
     // it; an error breaks the team.
@@ -115,5 +115,5 @@ pub(super) fn leaf(team: &mut Team, recv: &mut [u8], root: usize) -> Result<()> 
     let flow = team.flow(recv.len().saturating_mul(team.size()));
     // SAFETY: the slice outlives the stream.
     let stream = unsafe { Receiving::new(source, recv.as_mut_ptr(), recv.len()) };
-    stream.run(&mut team.mailbox, flow)
+    Ok(stream.run(&mut team.mailbox, flow)?)
 }

@@ -292,7 +292,7 @@ impl Team {
             Err(_) => Ok(()),
         };
         // Breaks the team if it fails, which takes all messages back.
-        let _ = self.settle(abandoned);
+        let _ = self.settle(abandoned.map_err(Box::new));
     }
 
     /// Fails if the team is broken; waits for what earlier operations still do with the elements.
@@ -318,9 +318,9 @@ impl Team {
             Err(error) if is_harmless(&error) => Err(error),
             Err(Error::Message { rank, why }) => {
                 let error = self.reason(rank).unwrap_or(Error::Message { rank, why });
-                self.settle(Err(error))
+                Ok(self.settle(Err(error.into()))?)
             }
-            result => self.settle(result),
+            result => Ok(self.settle(result.map_err(Box::new))?),
         }
     }
 

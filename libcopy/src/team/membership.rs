@@ -18,7 +18,7 @@ use super::usage::Usage;
 use super::{places, probe};
 use crate::config;
 use crate::device::{Domain, RegionId};
-use crate::error::{Error, Result};
+use crate::error::{Boxed, Error, Result};
 use crate::offload::{self, Offload};
 use crate::op::{Call, Op};
 use crate::p2p::messenger::{Means, Messenger};
@@ -217,7 +217,7 @@ impl Team {
         }
         // Its barriers let no rank go on before.
         let probed = team.probe_transports();
-        team.settle(probed)?;
+        team.settle(probed.map_err(Box::new))?;
         if let Some(kind) = team.policy.transport {
             team.force(kind)?;
         }
@@ -336,7 +336,7 @@ impl Team {
             root: 1,
             len: choice.number(),
         };
-        let agreed = self.begin(call).and_then(|()| self.agree(call));
+        let agreed = self.begin(call).and_then(|()| Ok(self.agree(call)?));
         self.settle(agreed)?;
         self.policy.asynchronous = choice;
         self.prepare_offload();
@@ -380,7 +380,7 @@ impl Team {
             root: 0,
             len: code,
         };
-        let agreed = self.begin(call).and_then(|()| self.agree(call));
+        let agreed = self.begin(call).and_then(|()| Ok(self.agree(call)?));
         self.settle(agreed)?;
         match kind {
             Some(kind) => self.force(kind),
@@ -427,7 +427,7 @@ impl Team {
     }
 
     /// Starts an operation; all ranks count along.
-    pub(crate) fn begin(&mut self, call: Call) -> Result<()> {
+    pub(crate) fn begin(&mut self, call: Call) -> Boxed<()> {
         self.check_home()?;
         if let Some(offload) = &self.offload {
             offload.reap();
@@ -435,13 +435,13 @@ impl Team {
         self.mailbox.sequence += 1;
         self.mailbox.waiter.enter(self.mailbox.sequence, call);
         if self.mailbox.sequence < self.next_look {
-            return self.mailbox.waiter.verdict();
+            return Ok(self.mailbox.waiter.verdict()?);
         }
         let since = coarse_time().saturating_sub(self.last_time);
         let calls = if since < IN_A_ROW { CALLS_IN_A_ROW } else { 1 };
         self.next_look = self.mailbox.sequence + calls;
         self.last_time += since;
-        self.look_around()
+        Ok(self.look_around()?)
     }
 
     /// Fails if the team is broken.
@@ -460,7 +460,7 @@ impl Team {
     /// Ends an operation: an error breaks the team, so that nobody waits for us, and takes back
     /// what we had opened, so that nobody who is late copies to memory that the caller uses again.
     #[inline]
-    pub(crate) fn settle<T>(&mut self, result: Result<T>) -> Result<T> {
+    pub(crate) fn settle<T>(&mut self, result: Boxed<T>) -> Boxed<T> {
         if result.is_ok() && self.offload.is_none() {
             self.check_home()?;
             return result;
@@ -469,7 +469,7 @@ impl Team {
     }
 
     #[cold]
-    fn settle_anything<T>(&mut self, result: Result<T>) -> Result<T> {
+    fn settle_anything<T>(&mut self, result: Boxed<T>) -> Boxed<T> {
         // In a forked child nothing is ours to be ended.
         self.check_home()?;
         if let Some(offload) = &mut self.offload {
@@ -485,9 +485,9 @@ impl Team {
             if let Some(offload) = &self.offload {
                 offload.abandon();
             }
-            match error {
+            match *error {
                 Error::Mismatch { .. } | Error::Broken { .. } => error,
-                error => self.mailbox.waiter.break_team(error),
+                error => self.mailbox.waiter.break_team(error).into(),
             }
         })
     }

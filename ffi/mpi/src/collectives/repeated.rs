@@ -8,7 +8,6 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 use libcopy::Team;
@@ -22,7 +21,7 @@ use crate::decide::classes::power;
 use crate::decide::threshold;
 use crate::library::abi::{Abi, Word, complain};
 use crate::library::errors;
-use crate::library::failure::Failure;
+use crate::library::failure::{Done, Failure, guarded};
 use crate::library::stats::{self, Function, Outcome};
 
 /// What calls that are alike have in common. Handles have nothing in the bits that are no handle.
@@ -129,7 +128,7 @@ pub fn is_memory<T>(buffer: *const T) -> bool {
 pub fn run(
     key: &Option<Key>,
     usual: impl FnOnce(usize, usize) -> bool,
-    work: impl FnOnce(&mut Team, usize) -> Result<(), Failure>,
+    mut work: impl FnMut(&mut Team, usize) -> Result<(), Failure>,
 ) -> Option<Option<c_int>> {
     let key = key.as_ref()?;
     let found = REMEMBERED.with(|all| all[key.place()].get());
@@ -169,7 +168,7 @@ pub fn run(
         stats::count(key.function, Outcome::BrokenTeam, 0);
         return Some(None);
     };
-    let done = catch_unwind(AssertUnwindSafe(|| work(&mut group.team(), bytes)));
+    let done = guarded(|| work(&mut group.team(), bytes));
     if let Ok(Ok(())) = done {
         stats::count(key.function, Outcome::Intercepted, bytes as u64);
         return Some(Some(0));
@@ -185,19 +184,21 @@ pub fn failed(
     (abi, comm): (&Abi, Word),
     function: Function,
     (group, number): (&Group, u64),
-    done: std::thread::Result<Result<(), Failure>>,
+    done: Done,
 ) -> c_int {
     let code = match done {
         Ok(Ok(())) => 0,
-        Ok(Err(Failure::Team(error))) => {
-            let text = format!("{}: {}", function.name(), error.report());
-            complain(&text);
-            match error {
-                libcopy::Error::Mismatch { .. } => abi.truncate,
-                _ => errors::failure(abi, &text),
+        Ok(Err(failure)) => match *failure {
+            Failure::Team(error) => {
+                let text = format!("{}: {}", function.name(), error.report());
+                complain(&text);
+                match error {
+                    libcopy::Error::Mismatch { .. } => abi.truncate,
+                    _ => errors::failure(abi, &text),
+                }
             }
-        }
-        Ok(Err(Failure::Code(code))) => code,
+            Failure::Code(code) => code,
+        },
         Err(_) => abi.error,
     };
     governor::failed();

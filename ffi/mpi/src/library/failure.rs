@@ -3,6 +3,7 @@
 //! Failures of intercepted calls.
 
 use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Why a call that was intercepted failed.
 pub enum Failure {
@@ -22,4 +23,16 @@ impl From<c_int> for Failure {
     fn from(code: c_int) -> Self {
         Failure::Code(code)
     }
+}
+
+/// What became of a call.
+pub type Done = std::thread::Result<Result<(), Box<Failure>>>;
+
+/// Runs what a call does; no panic of it goes any further. What goes in and comes out is a word
+/// each: more is written in words and read in pairs of them, which takes as long as some of the
+/// shortest calls' steps.
+#[inline]
+pub fn guarded(mut work: impl FnMut() -> Result<(), Failure>) -> Done {
+    let work = &mut work;
+    catch_unwind(AssertUnwindSafe(move || work().map_err(Box::new)))
 }
