@@ -22,7 +22,7 @@ use crate::library::requests::{Completion, Role, Roles, Which};
 use crate::library::times::{self, Kind};
 use crate::library::unusual;
 use crate::messages::panics::guarded;
-use crate::messages::probing::{improbe, iprobe, mprobe, probe};
+use crate::messages::probing::{improbe, iprobe, iprobe_at_once, mprobe, probe};
 use crate::messages::{requests, short_receives};
 
 /// One function. It concerns requests with `roles`; without these it is never forwarded at once.
@@ -375,7 +375,8 @@ function! {
 
 /// Probes; the last word is the flag that says whether there is a message.
 macro_rules! probing {
-    ($($name:ident($($argument:ident: $kind:ty),*) => $rust:ident, $pass:path, $device:path, $flag:expr;)*) => { $(
+    ($($name:ident($($argument:ident: $kind:ty),*) => $rust:ident, $pass:path, $device:path, $flag:expr
+        $(, at_once: $at_once:expr)?;)*) => { $(
         function! {
             $name($($argument: $kind),*) => $pass,
             profile: |call| profile::other(stringify!($name), $flag, call),
@@ -383,6 +384,7 @@ macro_rules! probing {
                 $device();
                 None
             },
+            $(at_once: $at_once,)?
             try: |world| $rust(world, $($argument),*)
         }
     )* };
@@ -392,7 +394,7 @@ probing! {
     MPI_Probe(source: c_int, tag: c_int, comm: Word, status: *mut c_void)
         => probe, forward::probe, gpu::wait_for_others, null();
     MPI_Iprobe(source: c_int, tag: c_int, comm: Word, flag: *mut c_int, status: *mut c_void)
-        => iprobe, forward::iprobe, gpu::get_on, flag;
+        => iprobe, forward::iprobe, gpu::get_on, flag, at_once: iprobe_at_once(source, tag, comm, flag, status);
     MPI_Mprobe(source: c_int, tag: c_int, comm: Word, message: *mut c_void, status: *mut c_void)
         => mprobe, forward::mprobe, gpu::wait_for_others, null();
     MPI_Improbe(source: c_int, tag: c_int, comm: Word, flag: *mut c_int, message: *mut c_void, status: *mut c_void)

@@ -59,6 +59,27 @@ pub unsafe fn probe(
     })
 }
 
+/// `MPI_Iprobe` where the library has found nothing, which is as a rule, or where nobody wants to
+/// know what; else the library is to be asked again.
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[inline]
+pub unsafe fn iprobe_at_once(
+    source: c_int,
+    tag: c_int,
+    comm: Word,
+    flag: *mut c_int,
+    status: *mut c_void,
+) -> Option<c_int> {
+    // SAFETY: the caller's promise; the library has written to the flag if there was no error.
+    unsafe {
+        let code = forward::iprobe(source, tag, comm, flag, status);
+        (code != 0 || *flag == 0 || is_ignored(status)).then_some(code)
+    }
+}
+
 pub unsafe fn iprobe(
     world: &World,
     source: c_int,
