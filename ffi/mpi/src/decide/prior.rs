@@ -87,9 +87,9 @@ fn faster(library: MpiImplementation, op: Op, is_nonblocking: bool) -> [Range; 3
 /// and 1.6, 3.2 and 1.5, 3.1 and 1.6, 3.9 and 2.1, 3.9 and 2.4, 3.6 and 2.1, 3.2 and 1.8. Of 8
 /// bytes an allreduce takes 0.22 and 0.18, an allgather 0.47 and 0.41, an alltoall 0.56 and 0.39
 /// (all ranks come to them together); with a root that stays the same, as processors that share a
-/// cache, a broadcast 0.08 and 0.07, a gather 0.09 and 0.08, a scatter 0.07 and 0.08, and with roots
-/// in turn 0.16 and 0.11, 0.17 and 0.11, 0.14 and 0.12; a reduce 0.11 and 0.10, but of 128 bytes
-/// 0.12 and 0.13.
+/// cache, a broadcast 0.08 and 0.07, a gather 0.09 and 0.08, a scatter 0.07 and 0.08, and with
+/// roots in turn 0.16 and 0.11, 0.17 and 0.11, 0.14 and 0.12; a reduce 0.11 and 0.10, but of 128
+/// bytes 0.12 and 0.13.
 /// Under MPICH 4.0 8 bytes take 0.81 and 0.36, 0.73 and 0.35, 0.69 and 0.40, 0.73 and 0.42, 0.81
 /// and 0.39, 0.92 and 0.52, 0.95 and 0.53; reduces of 128 bytes to 1 KiB to one root, whose leaves
 /// run ahead, take longer here, which the governor finds out. With four ranks on two processors 512
