@@ -92,6 +92,7 @@ fn settings(options: &[String], own: &[&str]) -> Result<Settings, String> {
 enum Kind {
     PingPong,
     Dense,
+    Short,
     FreshTypes,
     Collectives,
     Stencil,
@@ -105,6 +106,7 @@ impl Kind {
         Some(match op {
             "typed-pingpong" | "paper-layouts" => Kind::PingPong,
             "dense" => Kind::Dense,
+            "short" => Kind::Short,
             "fresh-types" => Kind::FreshTypes,
             "collectives" | "nonblocking" => Kind::Collectives,
             "stencil" => Kind::Stencil,
@@ -123,7 +125,14 @@ impl Kind {
     fn benchmark(self, ops: &str, options: &[String], output: &Path) -> Result<Benchmark, String> {
         match self {
             Kind::PingPong => Benchmark::ping_pong(ops, options, output),
-            Kind::Dense => Benchmark::dense(ops, options),
+            Kind::Dense => {
+                let sizes = "2048,4096,8192,16384,32768,65536,131072";
+                Benchmark::of_sizes(ops, "Dense messages", ("mpi_dense", sizes), options)
+            }
+            Kind::Short => {
+                let sizes = "8,64,128,512,1024,4096";
+                Benchmark::of_sizes(ops, "Short collectives", ("mpi_short", sizes), options)
+            }
             Kind::FreshTypes => Benchmark::fresh_types(ops, options),
             Kind::Collectives => Benchmark::collectives(ops, options),
             Kind::Stencil => Benchmark::stencil(ops, options),
@@ -271,18 +280,23 @@ impl Benchmark {
         Ok(benchmark)
     }
 
-    /// Dense messages between neighbours, one and several at once.
-    fn dense(ops: &str, options: &[String]) -> Result<Benchmark, String> {
+    /// A program that is given sizes: dense messages between neighbours, or short collectives.
+    fn of_sizes(
+        ops: &str,
+        title: &'static str,
+        (program, sizes): (&'static str, &str),
+        options: &[String],
+    ) -> Result<Benchmark, String> {
         let settings = settings(options, &["ranks", "sizes"])?;
-        let sizes = settings.numbers("sizes", "2048,4096,8192,16384,32768,65536,131072")?;
+        let sizes = settings.numbers("sizes", sizes)?;
         let sizes: Vec<_> = sizes.iter().map(usize::to_string).collect();
         let budget = settings.either(30, 100).to_string();
         let ranks = settings.numbers("ranks", "2")?;
-        let mut benchmark = Benchmark::new(ops, "Dense messages", "", (2, 5), settings)?;
+        let mut benchmark = Benchmark::new(ops, title, "", (2, 5), settings)?;
         let words = [budget, sizes.join(",")];
         let programs = ranks
             .into_iter()
-            .map(|ranks| Program::new("mpi_dense", ranks, words.clone()));
+            .map(|ranks| Program::new(program, ranks, words.clone()));
         benchmark.programs = programs.collect();
         Ok(benchmark)
     }
@@ -479,6 +493,7 @@ mod tests {
             lines(&of("dense", "--ranks 2,4 --sizes 4096,8192").unwrap()),
             ["mpi_dense 2: 100 4096,8192", "mpi_dense 4: 100 4096,8192"]
         );
+        assert_eq!(quick("short"), "mpi_short 2: 30 8,64,128,512,1024,4096");
         assert_eq!(
             quick("latency,bandwidth"),
             "mpi_vector 2: latency,bandwidth 80 4"
