@@ -8,6 +8,7 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 use libcopy::Team;
@@ -156,13 +157,14 @@ pub fn run(
     if (key.root as usize) >= group.size || !usual(group.rank, bytes) {
         return None;
     }
-    let takes = || {
-        let power = power(bytes as u64);
+    if is_governed {
         let ahead = &known.classes.ahead;
-        ahead.take(key.function, power, Decision::Intercept)
-    };
-    if is_governed && !takes() {
-        return None;
+        let takes = |way| ahead.take(key.function, power(bytes as u64), way);
+        let is_forwarded = || is_forwarded(known, group, key.function, bytes as u64);
+        if !takes(Decision::Intercept) && (takes(Decision::Forward) || is_forwarded()) {
+            stats::count(key.function, Outcome::NoGain, 0);
+            return Some(None);
+        }
     }
     let Some(number) = group.next_call() else {
         stats::count(key.function, Outcome::BrokenTeam, 0);
@@ -175,6 +177,20 @@ pub fn run(
     }
     let group = (&**group, number);
     Some(Some(failed((abi, key.comm), key.function, group, done)))
+}
+
+/// Whether the governor has a call forwarded. It times some calls of both ways: here, since those
+/// that are not timed come this way, too. A panic of ours leaves the call to the library.
+#[inline(never)]
+fn is_forwarded(known: &Comm, group: &Group, function: Function, bytes: u64) -> bool {
+    let decision = || {
+        if known.classes.rests_forwarding(function, bytes) {
+            return Decision::Forward;
+        }
+        governor::decide(&known.held(), group, function, (bytes, true))
+    };
+    let decision = catch_unwind(AssertUnwindSafe(decision));
+    decision.unwrap_or(Decision::Forward) == Decision::Forward
 }
 
 /// The code of a call with this number in a group, which has failed: the communicator's error
