@@ -1520,7 +1520,7 @@ fn mismatch(team: &mut Team, what: &str) {
         "length-large" => team.bcast(&mut bytes[..lens(5_000_000, 6_000_000)], 1),
         "length-both" => team.bcast(&mut bytes[..lens(100, 6_000_000)], 0),
         // One length has places of its own.
-        "length-place" => team.bcast(&mut bytes[..lens(100, 200)], 0),
+        "length-place" => team.bcast(&mut bytes[..lens(100, 300)], 0),
         "barrier" if odd => team.barrier(),
         "barrier" => team.bcast(&mut bytes[..100], 0),
         "collecting" if odd => team.gather(&bytes[..100], Some(&mut all[..300]), 2),

@@ -23,10 +23,10 @@ pub(crate) const MOST: usize = MOST_OF_DESCENT;
 /// written to is then no longer in the nearest cache.
 pub(crate) const PLACES: usize = 2;
 
-/// Places for at most [`MOST_OF_SHORT`] bytes, two lines each. A root that is so many calls ahead
+/// Places for at most [`MOST_OF_SHORT`] bytes, four lines each. A root that is so many calls ahead
 /// looks at a line of its readers in every seventh call instead of each.
 pub(crate) const SHORT_PLACES: usize = if cfg!(loom) { 2 } else { 8 };
-pub(crate) const MOST_OF_SHORT: usize = 104;
+pub(crate) const MOST_OF_SHORT: usize = 232;
 
 /// A place for calls that take one step, one for few bytes, and one of several steps.
 pub(crate) type Whole = Contribution<{ MOST / 8 }>;
