@@ -23,8 +23,11 @@ pub(crate) const MOST: usize = MOST_OF_DESCENT;
 /// written to is then no longer in the nearest cache.
 pub(crate) const PLACES: usize = 2;
 
-/// Places for at most [`MOST_OF_SHORT`] bytes, four lines each. A root that is so many calls ahead
-/// looks at a line of its readers in every seventh call instead of each.
+/// Places for at most [`MOST_OF_SHORT`] bytes of calls with a root, four lines each. A root that is
+/// so many calls ahead looks at a line of its readers in every seventh call instead of each: a
+/// broadcast of 8 bytes took 55 ns where it took 84 with two places, and one of 128 bytes 80 where
+/// it took 110. Calls in which all read all gain nothing, and with these places an alltoall of 16
+/// KiB behind a barrier took a tenth longer (EPYC of Zen 4, two ranks in a loop).
 pub(crate) const SHORT_PLACES: usize = if cfg!(loom) { 2 } else { 8 };
 pub(crate) const MOST_OF_SHORT: usize = 232;
 
