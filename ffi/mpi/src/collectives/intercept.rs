@@ -25,7 +25,7 @@ use crate::decide::prior::{Order, Prior, is_faster_across};
 use crate::decide::threshold;
 use crate::library::abi::{Abi, Word, complain};
 use crate::library::count::Count;
-use crate::library::failure::{Failure, guarded};
+use crate::library::failure::{Failure, attempt};
 use crate::library::stats::{Across, Function, Outcome};
 use crate::library::{pmpi, stats};
 use crate::types::buffer::Kind;
@@ -481,7 +481,7 @@ impl Call {
     /// Does it; errors go to the communicator's error handler.
     pub fn run(self, work: impl FnOnce(&Call) -> Result<(), Failure>) -> c_int {
         let mut work = Some(work);
-        let done = guarded(|| work.take().map_or(Ok(()), |work| work(&self)));
+        let done = attempt(|| work.take().map_or(Ok(()), |work| work(&self)));
         if let Ok(Ok(())) = done {
             let outcome = match self.group.nodes {
                 Some(_) => Outcome::Nodes,

@@ -22,7 +22,7 @@ use crate::decide::classes::power;
 use crate::decide::threshold;
 use crate::library::abi::{Abi, Word, complain};
 use crate::library::errors;
-use crate::library::failure::{Done, Failure, guarded};
+use crate::library::failure::{Done, Failure, attempt};
 use crate::library::stats::{self, Function, Outcome};
 
 /// What calls that are alike have in common. Handles have nothing in the bits that are no handle.
@@ -170,7 +170,7 @@ pub fn run(
         stats::count(key.function, Outcome::BrokenTeam, 0);
         return Some(None);
     };
-    let done = guarded(|| work(&mut group.team(), bytes));
+    let done = attempt(|| work(&mut group.team(), bytes));
     if let Ok(Ok(())) = done {
         stats::count(key.function, Outcome::Intercepted, bytes as u64);
         return Some(Some(0));

@@ -32,7 +32,7 @@ pub type Done = std::thread::Result<Result<(), Box<Failure>>>;
 /// each: more is written in words and read in pairs of them, which takes as long as some of the
 /// shortest calls' steps.
 #[inline]
-pub fn guarded(mut work: impl FnMut() -> Result<(), Failure>) -> Done {
+pub fn attempt(mut work: impl FnMut() -> Result<(), Failure>) -> Done {
     let work = &mut work;
     catch_unwind(AssertUnwindSafe(move || work().map_err(Box::new)))
 }

@@ -173,6 +173,24 @@ impl End {
 }
 
 impl State {
+    /// Of a request with this handle of which nothing has been found out yet; `active`: it is under
+    /// way, unlike a persistent one that was made and not started.
+    pub(super) fn new(handle: Word, work: Work, active: bool, watched: Option<Watched>) -> State {
+        State {
+            handle,
+            work,
+            active,
+            ready: false,
+            seen: None,
+            copied: None,
+            bytes: None,
+            error: 0,
+            orphan: false,
+            gone: false,
+            watched,
+        }
+    }
+
     /// Goes on with it; returns whether it is ready.
     pub(super) fn advance(&mut self, world: &World) -> bool {
         if self.ready || self.gone {

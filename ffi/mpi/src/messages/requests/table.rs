@@ -114,19 +114,7 @@ fn entry(
         starts: matches!(work, Work::Start(..)),
         is_receive: matches!(work, Work::Receive(_)) && !persistent,
         receives: matches!(work, Work::Receive(_)),
-        state: Mutex::new(State {
-            handle,
-            work,
-            active: !persistent,
-            ready: false,
-            seen: None,
-            copied: None,
-            bytes: None,
-            error: 0,
-            orphan: false,
-            gone: false,
-            watched,
-        }),
+        state: Mutex::new(State::new(handle, work, !persistent, watched)),
         persistent,
     }
 }
@@ -257,19 +245,7 @@ mod tests {
     use super::*;
 
     fn put(handle: Word, is_receive: bool) {
-        let state = State {
-            handle,
-            work: Work::Forwarded(0),
-            active: true,
-            ready: false,
-            seen: None,
-            copied: None,
-            bytes: None,
-            error: 0,
-            orphan: false,
-            gone: false,
-            watched: None,
-        };
+        let state = State::new(handle, Work::Forwarded(0), true, None);
         let entry = Entry {
             state: Mutex::new(state),
             persistent: false,
