@@ -94,11 +94,11 @@ impl Rank {
         if op == "alltoall" {
             self.many.reserve(bytes.max(1) * size, 2 * rank + 2)?;
         }
-        let ours = !["memcpy", PLAIN_CMA].contains(&variant);
+        // "-" is what peers are told, of which another libcopy may be one: as its environment says.
+        let ours = !["memcpy", PLAIN_CMA, "-"].contains(&variant);
         if ours && self.word.as_deref() != Some(variant) {
             let kind = match variant {
-                // "-" is what peers are told, of which another libcopy may be one.
-                "auto" | FLAT | "-" => None,
+                "auto" | FLAT => None,
                 name => Some(name.parse::<TransportKind>()?),
             };
             self.team.set_transport(kind)?;

@@ -35,7 +35,7 @@ pub(super) fn run(
         // SAFETY: `mine` is readable for our length, and nobody writes to it meanwhile.
         return unsafe { direct::allgather(team, mine, recv, division) };
     }
-    let way = Way::of(team, chunked::Kind::Allgather, decision, (largest, 1));
+    let way = Way::of(team, (chunked::Kind::Allgather, 0), decision, (largest, 1));
     let done = if way.is_chunked {
         let mine = own.unwrap_or(&recv[division.part(me).0..]).as_ptr();
         // SAFETY: likewise.

@@ -41,7 +41,7 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Boxed<()> {
             }
         }
     }
-    let way = Way::of(team, Kind::Bcast, decision, (bytes.len(), 1));
+    let way = Way::of(team, (Kind::Bcast, call.root), decision, (bytes.len(), 1));
     let done = if way.is_chunked {
         chunked::bcast(team, &way, call.root, bytes)
     } else if let Some(kind) = planned::takes(team, decision) {
@@ -49,7 +49,7 @@ pub(super) fn root(team: &mut Team, bytes: &mut [u8]) -> Boxed<()> {
     } else {
         to_leaves(team, call, decision, bytes)
     };
-    way.end_of_root(team, chunked::chunks_of(bytes.len(), 1));
+    way.end(team);
     done
 }
 
@@ -129,7 +129,7 @@ pub(super) fn leaf(team: &mut Team, bytes: &mut [u8], root: usize) -> Boxed<()> 
         return direct::descend(team, root, bytes, &descent);
     }
     let decision = team.decide(Op::Bcast, bytes.len());
-    let way = Way::of(team, Kind::Bcast, decision, (bytes.len(), 1));
+    let way = Way::of(team, (Kind::Bcast, call.root), decision, (bytes.len(), 1));
     let done = if way.is_chunked {
         chunked::bcast(team, &way, root, bytes)
     } else {

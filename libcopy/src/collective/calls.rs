@@ -407,7 +407,7 @@ impl Team {
                 return direct::alltoall(team, send, recv, part);
             }
             let decision = team.decide(Op::Alltoall, part);
-            let way = Way::of(team, Kind::Alltoall, decision, (part, 1));
+            let way = Way::of(team, (Kind::Alltoall, 0), decision, (part, 1));
             let done = if way.is_chunked {
                 chunked::alltoall(team, &way, send, recv, part)
             } else if let Some(kind) = planned::takes(team, decision) {
@@ -732,7 +732,7 @@ unsafe fn gather_equal(
         return unsafe { direct::gather(team, root, (mine, part), recv) };
     }
     let decision = team.decide(Op::Gather, part);
-    let way = Way::of(team, Kind::Gather, decision, (part, 1));
+    let way = Way::of(team, (Kind::Gather, root), decision, (part, 1));
     // SAFETY: likewise.
     let done = unsafe {
         if way.is_chunked {
@@ -761,7 +761,7 @@ fn scatter_equal(
         return direct::scatter(team, root, send, own, part);
     }
     let decision = team.decide(Op::Scatter, part);
-    let way = Way::of(team, Kind::Scatter, decision, (part, 64));
+    let way = Way::of(team, (Kind::Scatter, root), decision, (part, 64));
     let done = if way.is_chunked {
         chunked::scatter(team, &way, root, send, own, part)
     } else if let Some(kind) = planned::takes_turns(team, Op::Scatter, part) {
@@ -775,11 +775,7 @@ fn scatter_equal(
     } else {
         scatter::leaf(team, own.unwrap_or_default(), root)
     };
-    if team.rank() == root {
-        way.end_of_root(team, chunked::chunks_of(part, others.max(1)));
-    } else {
-        way.end(team);
-    }
+    way.end(team);
     done
 }
 

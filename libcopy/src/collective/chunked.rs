@@ -29,25 +29,30 @@ use crate::shm::leading::{Class, KINDS};
 use crate::team::{Decision, Team};
 use crate::transport::TransportKind;
 
-/// What is measured apart.
+/// What is measured apart, and where rank 0 is the root apart from where another rank is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Allgather,
     Alltoall,
     /// To all, each its part or everything.
     Reduction,
-    /// To a root: what the others take is not what it takes.
     Reduce,
     Bcast,
     Gather,
     Scatter,
 }
 
-const _: () = assert!(Kind::Scatter as usize + 1 == KINDS);
+const _: () = assert!(2 * (Kind::Scatter as usize + 1) == KINDS);
 
 impl Kind {
     fn has_root(self) -> bool {
         matches!(self, Kind::Bcast | Kind::Gather | Kind::Scatter)
+    }
+
+    /// Who measures it: rank 0, but where that hands out. The root of a broadcast or a scatter goes
+    /// on while the others read its last chunk, and it is they who wait for the bytes.
+    fn measures(self, root: usize) -> usize {
+        usize::from(root == 0 && matches!(self, Kind::Bcast | Kind::Scatter))
     }
 }
 
@@ -69,15 +74,23 @@ fn usually_cma(kind: Kind) -> usize {
 
 /// Whether a call goes in chunks, and how these are written: the same on all ranks. Where the
 /// policy says through shared memory, it does; where it says through the kernel, which copies
-/// once, rank 0 measures both.
+/// once, one rank measures both.
 #[derive(Debug)]
 pub(super) struct Way {
     pub(super) is_chunked: bool,
     /// Whether chunks are written past the caches.
     is_streamed: bool,
-    /// If rank 0 measures both ways: the class of the call, its number and way, and when it has
-    /// begun if that is to be timed.
-    led: Option<(Class, (u64, usize), Option<Instant>)>,
+    /// If we measure it.
+    measured: Option<Measured>,
+}
+
+/// A call that goes one of two ways, and that we measure.
+#[derive(Debug)]
+struct Measured {
+    class: Class,
+    /// Its number and way.
+    call: (u64, usize),
+    started: Instant,
 }
 
 impl Way {
@@ -85,15 +98,16 @@ impl Way {
     pub(super) const BY_POLICY: Way = Way {
         is_chunked: false,
         is_streamed: false,
-        led: None,
+        measured: None,
     };
 
     /// The way of a call that the policy decides so about, and in which each rank has `bytes`
-    /// bytes for each other one. `granule`: bytes that stay together. Where ranks outnumber
-    /// processors nothing goes in many chunks: each would cost a switch to another rank.
+    /// bytes for each other one. `root`: 0 where there is none. `granule`: bytes that stay
+    /// together. Where ranks outnumber processors nothing goes in many chunks: each would cost a
+    /// switch to another rank.
     pub(super) fn of(
         team: &mut Team,
-        kind: Kind,
+        (kind, root): (Kind, usize),
         decision: Decision,
         (bytes, granule): (usize, usize),
     ) -> Way {
@@ -117,15 +131,19 @@ impl Way {
             Path::Eager | Path::Via(TransportKind::Shm) => Way {
                 is_chunked: true,
                 is_streamed: bytes >= STREAMED,
-                led: None,
+                measured: None,
             },
             Path::Via(TransportKind::Cma) if team.transport().is_none() && bytes <= LONGEST => {
-                let class = Class::new(kind as usize, bytes);
-                let (number, way, is_timed) = team.next_led(class);
+                let class = Class::new(2 * kind as usize + usize::from(root == 0), bytes);
+                let (number, way, is_timed) = team.next_led(class, kind.measures(root));
                 Way {
                     is_chunked: (way != 0) == (bytes >= usually_cma(kind)),
                     is_streamed: true,
-                    led: Some((class, (number, way), is_timed.then(Instant::now))),
+                    measured: is_timed.then(|| Measured {
+                        class,
+                        call: (number, way),
+                        started: Instant::now(),
+                    }),
                 }
             }
             Path::Via(_) => Way::BY_POLICY,
@@ -134,22 +152,9 @@ impl Way {
 
     /// The call has ended.
     pub(super) fn end(self, team: &mut Team) {
-        self.end_before(team, 1, 0);
-    }
-
-    /// The call has ended for a root, whose bytes go in `chunks` chunks: others read the last one
-    /// yet.
-    pub(super) fn end_of_root(self, team: &mut Team, chunks: usize) {
-        let unread = usize::from(self.is_chunked);
-        self.end_before(team, chunks.max(1), unread);
-    }
-
-    /// The call has ended but for `unread` of `chunks` chunks.
-    fn end_before(self, team: &mut Team, chunks: usize, unread: usize) {
-        if let Some((class, call, Some(started))) = self.led {
-            let nanos = started.elapsed().as_nanos() as u64;
-            let rest = nanos / chunks as u64 * unread as u64;
-            team.note_led(class, call, nanos + rest);
+        if let Some(measured) = self.measured {
+            let nanos = measured.started.elapsed().as_nanos() as u64;
+            team.note_led(measured.class, measured.call, nanos);
         }
     }
 }
@@ -162,11 +167,6 @@ fn part_of_chunk(parts: usize, granule: usize) -> usize {
 /// Which piece of a rank's chunk is for another one: it has none for itself.
 fn index_for(of: usize, rank: usize) -> usize {
     if rank < of { rank } else { rank - 1 }
-}
-
-/// Chunks of `len` bytes of which each chunk has a part for each of `parts`.
-pub(super) fn chunks_of(len: usize, parts: usize) -> usize {
-    len.div_ceil(part_of_chunk(parts, 64))
 }
 
 /// The part of a range that a chunk has, of which each has `bytes` bytes.

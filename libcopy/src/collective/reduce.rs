@@ -43,7 +43,7 @@ fn offloads(team: &Team, op: Op, len: usize, element: usize) -> bool {
 /// combines its own part, so no other one is replaced.
 fn way_of(
     team: &mut Team,
-    op: Operation,
+    (op, root): (Operation, usize),
     planned: &Planned,
     (len, element): (usize, usize),
 ) -> Way {
@@ -56,7 +56,7 @@ fn way_of(
         _ => Kind::Reduction,
     };
     let decision = team.decide(Op::Allgather, len);
-    Way::of(team, kind, decision, (len, granule(element)))
+    Way::of(team, (kind, root), decision, (len, granule(element)))
 }
 
 /// A reduce or an allreduce by a plan, or in chunks in its order.
@@ -77,7 +77,7 @@ unsafe fn reduce(
     };
     let lengths = Lengths::Same(what.2);
     let planned = planned::plan(team, operation, call.root, lengths, element);
-    let way = way_of(team, operation, &planned, (what.2, element));
+    let way = way_of(team, (operation, call.root), &planned, (what.2, element));
     // SAFETY: the caller's promise.
     let done = unsafe {
         if way.is_chunked {
@@ -207,7 +207,12 @@ pub(super) unsafe fn scattered(
     let starts: Vec<usize> = std::iter::once(0).chain(ends).collect();
     let lengths = Lengths::Starts(&starts);
     let planned = planned::plan(team, Operation::ReduceScatter, 0, lengths, element);
-    let way = way_of(team, Operation::ReduceScatter, &planned, (len, element));
+    let way = way_of(
+        team,
+        (Operation::ReduceScatter, 0),
+        &planned,
+        (len, element),
+    );
     // SAFETY: the caller's promise.
     let done = unsafe {
         if way.is_chunked {

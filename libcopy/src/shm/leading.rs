@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-//! Which of two ways a call of all ranks goes, where only time can tell which is faster: rank 0
+//! Which of two ways a call of all ranks goes, where only time can tell which is faster: one rank
 //! measures, and tells the others some calls ahead, as all must go the same way.
 //!
 //! These calls are counted. Each waits for all ranks, so that none is further than a call or two
-//! behind another one: what rank 0 says about a call [`AHEAD`] of its own all have seen when they
+//! behind another one: what that rank says about a call [`AHEAD`] of its own all have seen when they
 //! come to that call.
 
 use libcopy_datatype::comparison::Comparison;
@@ -12,7 +12,7 @@ use libcopy_datatype::comparison::Comparison;
 use super::sync::{AtomicU64, Ordering};
 
 /// Kinds of calls, and powers of two of their bytes, that are told apart.
-pub(crate) const KINDS: usize = 7;
+pub(crate) const KINDS: usize = 14;
 const SIZES: usize = 9;
 
 /// Shorter calls have a class together, and so have those of [`SIZES`] powers of two and more.
@@ -21,10 +21,10 @@ const SHORTEST: usize = 32 << 10;
 /// One of so many calls is timed once both ways are known.
 const TIMED: u32 = 16;
 
-/// By how many calls rank 0 is ahead with what it says.
+/// By how many calls the rank that measures is ahead with what it says.
 const AHEAD: u64 = 4;
 
-/// What rank 0 says about a class of calls: a number of a call, and what becomes of it.
+/// What is said about a class of calls: a number of a call, and what becomes of it.
 #[cfg_attr(not(loom), repr(transparent))]
 pub(crate) struct Choice(AtomicU64);
 
@@ -77,7 +77,7 @@ impl Choice {
     }
 }
 
-/// What rank 0 says about all classes.
+/// What is said about all classes.
 #[cfg_attr(not(loom), repr(C))]
 pub(crate) struct Choices([[Choice; SIZES]; KINDS]);
 
@@ -104,7 +104,7 @@ impl Choices {
     }
 }
 
-/// What rank 0 knows.
+/// What the rank that measures knows.
 #[derive(Debug, Default)]
 pub(crate) struct Leader {
     classes: [[Known; SIZES]; KINDS],

@@ -56,7 +56,7 @@ use crate::team::key::TeamKey;
 use crate::topology::{self, CPU_WORDS};
 
 /// Set as the last step of making the segment: "libcopy" and the version of the layout.
-const READY: u64 = u64::from_le_bytes(*b"libcopy\x07");
+const READY: u64 = u64::from_le_bytes(*b"libcopy\x08");
 
 /// Most ranks a team may have.
 pub(crate) const MAX_RANKS: usize = 64 * RANK_WORDS;
@@ -117,7 +117,7 @@ pub(crate) struct Preamble {
     pub(crate) retired: AtomicU64,
     /// What ranks have reported since a disagreement, for [`crate::team::Resumption`].
     pub(crate) reports: Reports,
-    /// Which ways rank 0 has found faster.
+    /// Which ways have been found faster.
     pub(crate) choices: Choices,
     /// Who looks next whether which rank is alive.
     turns: Turns,

@@ -721,11 +721,11 @@ impl Team {
     }
 
     /// The number of our next call that goes one of two ways, which one, that of all ranks, and
-    /// whether we are to measure it.
-    pub(crate) fn next_led(&mut self, class: Class) -> (u64, usize, bool) {
+    /// whether we are to measure it: `measures` says who does those of its class.
+    pub(crate) fn next_led(&mut self, class: Class, measures: usize) -> (u64, usize, bool) {
         self.led += 1;
         let choice = self.segment.preamble().choices.of(class);
-        let is_timed = self.rank() == 0 && self.leader.wants_time(class, self.led);
+        let is_timed = self.rank() == measures && self.leader.wants_time(class, self.led);
         (self.led, choice.way(self.led), is_timed)
     }
 
