@@ -70,7 +70,8 @@ use comm::{communicator, hierarchy};
 use decide::classes::{self, Totals};
 use library::stats::Wanted;
 use library::{
-    abi, async_guard, fallback, forked, pmpi, profile, progress, stats, times, tools, world_model,
+    abi, async_guard, fallback, forked, per_thread, pmpi, profile, progress, stats, times, tools,
+    world_model,
 };
 use std::ffi::c_int;
 use std::fs::OpenOptions;
@@ -285,6 +286,7 @@ fn end() {
 /// Says what lower layers call back: run when the library is loaded, as a tool may wrap whatever
 /// comes first.
 extern "C" fn register() {
+    per_thread::set_main();
     if let Some(wanted) = stats::wanted() {
         let is_profile = matches!(wanted, Wanted::Profile(_));
         if is_profile {

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { NUMBERS = 1500 };
+enum { NUMBERS = 20000 };
 
 /* Leaves this process the first two of its processors. */
 static void share(void)

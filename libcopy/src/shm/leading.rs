@@ -4,8 +4,8 @@
 //! measures, and tells the others some calls ahead, as all must go the same way.
 //!
 //! These calls are counted. Each waits for all ranks, so that none is further than a call or two
-//! behind another one: what that rank says about a call [`AHEAD`] of its own all have seen when they
-//! come to that call.
+//! behind another one: what that rank says about a call [`AHEAD`] of its own all have seen when
+//! they come to that call.
 
 use libcopy_datatype::comparison::Comparison;
 

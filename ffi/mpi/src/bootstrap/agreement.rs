@@ -139,6 +139,7 @@ pub fn meet(rank: c_int, size: usize, offer: Offer, idle: impl FnMut()) -> Optio
             let me = members.iter().position(|slot| *slot == own.slot)?;
             let masks = members.iter().map(|slot| slots[*slot].cpus());
             let oversubscription = Oversubscription::among(slots[own.slot].cpus(), masks.clone());
+            let is_unbound = masks.clone().all(|mask| mask == slots[own.slot].cpus());
             let shares_processors = !Oversubscription::has_room(masks);
             Some(Meeting {
                 world: World {
@@ -150,6 +151,7 @@ pub fn meet(rank: c_int, size: usize, offer: Offer, idle: impl FnMut()) -> Optio
                     everywhere: false,
                     oversubscription,
                     shares_processors,
+                    is_unbound,
                     table: None,
                 },
                 own,

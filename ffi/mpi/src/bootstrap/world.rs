@@ -44,6 +44,8 @@ pub struct World {
     pub oversubscription: Oversubscription,
     /// Whether any rank of this machine may have to share a processor: all of them find the same.
     pub shares_processors: bool,
+    /// Whether all ranks of this machine may run on the same processors.
+    pub is_unbound: bool,
     /// The table, once its features are agreed on.
     pub(super) table: Option<Shared>,
 }
@@ -111,9 +113,13 @@ pub fn shared() -> Oversubscription {
 }
 
 /// How ranks and processors go together in each communicator, as far as all of its ranks know that.
+/// Those that may all run on the same processors share them with ranks of other communicators.
 pub fn known() -> Option<Oversubscription> {
-    let world = world().filter(|world| world.is_whole() && !world.shares_processors);
-    world.map(|_| Oversubscription::None)
+    let world = world().filter(|world| world.is_whole())?;
+    if !world.shares_processors {
+        return Some(Oversubscription::None);
+    }
+    world.is_unbound.then_some(world.oversubscription)
 }
 
 /// Whether ranks share processors, and all ranks of `MPI_COMM_WORLD` know that.

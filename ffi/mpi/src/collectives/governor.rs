@@ -35,6 +35,7 @@ use crate::decide::classes::{
     place, power,
 };
 use crate::decide::environment::{is_governed, least};
+use crate::library::per_thread::per_thread;
 use crate::library::progress;
 use crate::library::stats::Function;
 
@@ -62,9 +63,9 @@ struct Trial {
     bytes: Option<u64>,
 }
 
-thread_local! {
-    static PENDING: Cell<Option<Pending>> = const { Cell::new(None) };
-}
+per_thread!(
+    static PENDING: Cell<Option<Pending>> = Cell::new(None)
+);
 
 /// Measures until it goes, if the call that it is in is part of a trial, or forwarded for want of a
 /// team.
@@ -73,7 +74,7 @@ pub struct Span;
 impl Drop for Span {
     #[inline]
     fn drop(&mut self) {
-        if let Some(pending) = PENDING.take() {
+        if let Some(pending) = PENDING.with(Cell::take) {
             pending.end();
         }
     }
@@ -81,7 +82,7 @@ impl Drop for Span {
 
 /// The call has failed, so its time says nothing.
 pub fn failed() {
-    PENDING.take();
+    PENDING.with(Cell::take);
 }
 
 impl Pending {
@@ -110,11 +111,12 @@ impl Pending {
 /// leaves that to others.
 pub fn measure_waiting(known: &Comm) {
     if let Some(calls) = known.timed_calls() {
-        PENDING.set(Some(Pending {
+        let pending = Pending {
             known: known.held(),
             what: What::Team(calls),
             started: Instant::now(),
-        }));
+        };
+        PENDING.with(|place| place.set(Some(pending)));
     }
 }
 
@@ -181,7 +183,7 @@ pub fn decide(
     }
     drop(all);
     if let Some(Next::Sample(_, Some(slot))) = next {
-        PENDING.set(Some(Pending {
+        let pending = Pending {
             known: known.clone(),
             what: What::Trial(Trial {
                 class: index,
@@ -189,7 +191,8 @@ pub fn decide(
                 bytes: exact.then_some(bytes),
             }),
             started: Instant::now(),
-        }));
+        };
+        PENDING.with(|place| place.set(Some(pending)));
     }
     next.map_or(Decision::Intercept, Next::decision)
 }

@@ -89,23 +89,33 @@ pub fn intercept_reduction(
     // Below this, no communicator is worth the team that would tell whether ranks outnumber
     // processors.
     let prior = Prior::of(abi.implementation(), function, bytes as u64);
+    // The handle of another one may come back as that of a type with other bytes.
+    let key = key.filter(|_| threshold::size(datatype).is_some());
+    let forwarded = |known: &Comm, why| {
+        repeated::remember(key, known, Way::Forwarded(why));
+        Err(why)
+    };
     if !prior.is_anywhere() {
-        stats::count(function, prior.why_not(), 0);
+        let why = prior.why_not();
+        communicator::with_last(comm, || abi.handle, |known| forwarded(known, why));
+        stats::count(function, why, 0);
         return None;
     }
     // Before the datatypes are looked at, which costs more.
     let look = |known: &Comm| {
         if !prior.suits(known.size) {
-            return Err(prior.why_not());
+            return forwarded(known, prior.why_not());
         }
         let order = Order::of(abi, known.size, datatype, op);
-        let is_forwarded = match order {
-            Order::Free => {
-                known.classes.rests_forwarding(function, bytes as u64) || is_ruled_out(known, prior)
-            }
+        let is_ruled_out = match order {
+            Order::Free => is_ruled_out(known, prior),
             Order::Fixed => !prior.is_under(known.known_oversubscription(), order),
         };
-        if is_forwarded {
+        if is_ruled_out {
+            return forwarded(known, Outcome::NoGain);
+        }
+        // Behind that, as it counts calls: ranks that remember what is ruled out do not come here.
+        if order == Order::Free && known.classes.rests_forwarding(function, bytes as u64) {
             return Err(Outcome::NoGain);
         }
         let may_be_ours = order == Order::Free && op.is_none_or(|op| abi.is_predefined(op));
@@ -115,10 +125,7 @@ pub fn intercept_reduction(
         let moved = function.moves(prior.bytes, known.size);
         if known.stays_without_group(moved)? {
             governor::measure_waiting(known);
-            // The handle of another one may come back as that of a type with other bytes.
-            if threshold::size(datatype).is_some() {
-                repeated::remember(*key, known, Way::Waits(moved));
-            }
+            repeated::remember(key, known, Way::Waits(moved));
             return Err(Outcome::NotYet);
         }
         Ok(order)

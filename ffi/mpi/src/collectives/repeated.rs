@@ -23,6 +23,7 @@ use crate::decide::threshold;
 use crate::library::abi::{Abi, Word, complain};
 use crate::library::errors;
 use crate::library::failure::{Done, Failure, attempt};
+use crate::library::per_thread::per_thread;
 use crate::library::stats::{self, Function, Outcome};
 
 /// What calls that are alike have in common. Handles have nothing in the bits that are no handle.
@@ -77,6 +78,8 @@ pub enum Way {
     Intercepted { bytes: usize, is_governed: bool },
     /// They are forwarded until their communicator has a team. Each moves so many bytes.
     Waits(u64),
+    /// They are forwarded for good.
+    Forwarded(Outcome),
 }
 
 /// What was found out about a call.
@@ -89,18 +92,16 @@ struct Found {
     way: Way,
 }
 
-thread_local! {
-    static REMEMBERED: [Cell<Found>; PLACES] = const {
-        [const {
-            Cell::new(Found {
-                key: None,
-                generation: 0,
-                known: ptr::null(),
-                way: Way::Waits(0),
-            })
-        }; PLACES]
-    };
-}
+per_thread!(
+    static REMEMBERED: [Cell<Found>; PLACES] = [const {
+        Cell::new(Found {
+            key: None,
+            generation: 0,
+            known: ptr::null(),
+            way: Way::Waits(0),
+        })
+    }; PLACES]
+);
 
 /// Remembers what becomes of calls like this one, on this communicator. The datatypes that this
 /// depends on are predefined: handles of others come back as those of other types.
@@ -151,6 +152,10 @@ pub fn run(
                 stats::count(key.function, Outcome::NotYet, 0);
                 None
             });
+        }
+        Way::Forwarded(why) => {
+            stats::count(key.function, why, 0);
+            return Some(None);
         }
     };
     let group = known.own_group()?;

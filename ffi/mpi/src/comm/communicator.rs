@@ -31,6 +31,7 @@ use crate::decide::{active, classes};
 use crate::library::abi::{Abi, Word, complain};
 use crate::library::attributes::{COMMUNICATORS, Cache, Functions, Kept, Unknown, place_of};
 use crate::library::neighbourhood::Neighbours;
+use crate::library::per_thread::per_thread;
 use crate::library::stats::{FUNCTIONS, Function, Outcome};
 use crate::library::{pmpi, world_model};
 
@@ -430,6 +431,7 @@ impl Deref for Held {
     }
 }
 
+#[unsafe(link_section = "libcopy_hot")]
 static CACHE: Cache<Comm> = Cache::new();
 
 impl Kept for Comm {
@@ -448,11 +450,11 @@ impl Kept for Comm {
 /// Communicators that a thread has at hand: programs go from one to another and back.
 const AT_HAND: usize = 8;
 
-thread_local! {
+per_thread!(
     /// The communicators that this thread used last, by places of their handles.
     static LAST: [Cell<(Word, u64, *const Comm)>; AT_HAND] =
-        const { [const { Cell::new((0, 0, ptr::null())) }; AT_HAND] };
-}
+        [const { Cell::new((0, 0, ptr::null())) }; AT_HAND]
+);
 
 /// Lets go of all teams: the program ends.
 pub fn clear() {

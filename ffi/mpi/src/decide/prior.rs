@@ -59,18 +59,16 @@ fn faster(library: MpiImplementation, op: Op, is_nonblocking: bool) -> [Range; 3
         // Where leaves wait for one root, context switches count until the bytes do.
         (Op::Scatter, _) => [from(64 * KIB), from(512 * KIB), from(512 * KIB)],
         // The more ranks, the more switches; Open MPI's ring has few of them.
-        (Op::Allgather, OpenMpi) => [from(64 * KIB), (256 * KIB, MIB), NEVER],
+        (Op::Allgather, OpenMpi) => [from(64 * KIB), (64 * KIB, 512 * KIB), (64 * KIB, 128 * KIB)],
         (Op::Allgather, Mpich) => [from(64 * KIB), (64 * KIB, MIB), (64 * KIB, MIB)],
         // MPICH polls, which hurts it wherever ranks share a processor.
-        (Op::Bcast | Op::Alltoall | Op::Reduce | Op::Allreduce, Mpich) => [from(64 * KIB); 3],
-        // With two ranks per processor its tree needs fewer context switches.
-        (Op::Bcast, OpenMpi) => [from(64 * KIB), from(512 * KIB), from(256 * KIB)],
+        (Op::Alltoall | Op::Reduce | Op::Allreduce, Mpich) | (Op::Bcast, _) => [from(64 * KIB); 3],
         (Op::Allreduce, OpenMpi) => [from(64 * KIB), from(MIB), from(2 * MIB)],
         // Everybody copies its own parts in either, and there nobody waits to be told.
         (Op::Alltoall, OpenMpi) => [from(64 * KIB), NEVER, NEVER],
         // Its root fetches and combines while the leaves go on, which averages well as long as few
         // ranks wait for it.
-        (Op::Reduce, OpenMpi) => [NEVER, from(MIB), from(MIB)],
+        (Op::Reduce, OpenMpi) => [NEVER, from(MIB), NEVER],
         // Its ranks wait for each other in a chain.
         (Op::Scan | Op::Exscan, Mpich) => [from(64 * KIB); 3],
         (Op::Scan, OpenMpi) => [(64 * KIB, 256 * KIB), from(64 * KIB), from(64 * KIB)],
@@ -92,11 +90,19 @@ fn faster(library: MpiImplementation, op: Op, is_nonblocking: bool) -> [Range; 3
 /// bytes 0.12 and 0.13.
 /// Under MPICH 4.0 8 bytes take 0.81 and 0.36, 0.73 and 0.35, 0.69 and 0.40, 0.73 and 0.42, 0.81
 /// and 0.39, 0.92 and 0.52, 0.95 and 0.53; reduces of 128 bytes to 1 KiB to one root, whose leaves
-/// run ahead, take longer here, which the governor finds out. With four ranks on two processors 512
-/// bytes take under Open MPI in a gather 5.7 and 2.6, in an allreduce 39 and 5.7, 8 bytes in an
-/// allreduce 14 and 11, a reduce 2.8 and 1.8; broadcasts with roots in turn 1.3 and 1.7 of 128
-/// bytes, 5.5 and 4.0 of 512; MPICH polls,
-/// which hurts it there: milliseconds, where ours take one or two. Scans
+/// run ahead, take longer here, which the governor finds out.
+///
+/// Ranks that share processors: four and 32 on two, in microseconds, under Open MPI, roots the same
+/// (`scripts/bench mpi --ops short` with `LIBCOPY_MPI_MIN=1`). Of 512 bytes a broadcast took 4.3
+/// and 0.4, 59 and 3.3, a gather 4.2 and 2.2, 67 and 40, a scatter 6.7 and 0.9, 51 and 10, an
+/// allgather 8.4 and 2.9, 445 and 116, an alltoall 5.5 and 3.1, 350 and 228, an allreduce 8.3 and
+/// 3.4, 344 and 171, a reduce 4.0 and 2.0, but 67 and 125; of 16 KiB 11 and 2.7, 146 and 14; 16 and
+/// 3.8, 207 and 132; 20 and 5.1, 127 and 186; 34 and 9.6, 3,110 and 1,085; 26 and 13, 3,420 and
+/// 2,640; 46 and 15, 1,016 and 341; 13 and 14, 168 and 223. Of 8 bytes those without a root gain as
+/// much (0.7 to 0.25 of plain); with a root that stays the same plain ones run farther ahead: a
+/// broadcast 0.34 and 0.30, 2.7 and 1.3, a gather 0.4 and 0.8, 1.9 and 11, a scatter 0.34 and 0.42,
+/// 5.4 and 3.4, a reduce 0.3 and 0.7, 1.1 and 11. MPICH polls, which hurts it there: milliseconds,
+/// where ours take one or two, but for broadcasts and scatters of less than 8 KiB. Scans
 /// (`mpi_coll` in `tests/peers`): of 8 KiB with Open MPI 3.1 and 1.2, exclusive ones 2.4 and 0.9;
 /// of 8 bytes and of 8 KiB with MPICH 2.3 and 0.7, and 12 and 4.4, exclusive ones 0.9 and 0.65, and
 /// 4.2 and 3.5.
@@ -105,40 +111,33 @@ fn faster(library: MpiImplementation, op: Op, is_nonblocking: bool) -> [Range; 3
 /// copy (`mpi_coll --min 4096`): 16 KiB take under Open MPI in a broadcast 4.0 and 2.5, a gather
 /// 4.0 and 2.5, a scatter 4.6 and 3.0, an allgather 5.5 and 3.3, an alltoall 5.6 and 3.3, a reduce
 /// 4.0 and 3.3, an allreduce 18 and 5.1, a reduce_scatter 11 and 2.9; under MPICH 4.1 and 2.6, 4.6
-/// and 2.7, 4.5 and 2.8, 7.7 and 3.4, 10 and 3.4, 5.0 and 3.5, 5.8 and 6.0, 3.9 and 3.2. Ranks that
-/// share processors were not measured there.
+/// and 2.7, 4.5 and 2.8, 7.7 and 3.4, 10 and 3.4, 5.0 and 3.5, 5.8 and 6.0, 3.9 and 3.2.
 ///
 /// Of irregular ones only alltoalls, whose parts go through the rings.
 fn faster_if_short(library: MpiImplementation, function: Function) -> [Range; 3] {
     use MpiImplementation::{Mpich, OpenMpi};
     const LEAST_SCATTER: u64 = 128;
     const LEAST_REDUCE: u64 = 512;
-    const BELOW_LONG: Range = (1, 64 * KIB - 1);
-    // Those of ranks with a processor each, and of ranks that share them.
-    let ranges = |least, [from, to]: [u64; 2]| [(least, BELOW_LONG.1), (from, to), (from, to)];
+    const BELOW_LONG: u64 = 64 * KIB - 1;
+    let short = |least| (least, BELOW_LONG);
     match (function, library) {
-        (Function::Allreduce, OpenMpi) => ranges(1, [1, 8 * KIB]),
-        (Function::Reduce, OpenMpi) => ranges(LEAST_REDUCE, [1, 8 * KIB]),
-        (Function::Bcast, OpenMpi) => ranges(1, [512, 8 * KIB]),
-        (Function::Alltoall, OpenMpi) => [BELOW_LONG, NEVER, NEVER],
-        (Function::Gather, OpenMpi) => ranges(1, [1, 8 * KIB - 1]),
-        (Function::Scatter, OpenMpi) => ranges(LEAST_SCATTER, [1, 4 * KIB]),
-        (Function::Allgather, OpenMpi) => ranges(1, [1, 4 * KIB]),
+        (Function::Allreduce, _) => [short(1), (1, 32 * KIB), (1, 32 * KIB)],
+        (Function::Reduce, OpenMpi) => [short(LEAST_REDUCE), (512, 8 * KIB), NEVER],
+        (Function::Bcast, OpenMpi) => [short(1), short(64), short(64)],
+        (Function::Alltoall, OpenMpi) => [short(1), short(1), (1, 16 * KIB)],
+        (Function::Gather, OpenMpi) => [short(1), short(256), (128, 32 * KIB)],
+        (Function::Scatter, OpenMpi) => [short(LEAST_SCATTER), short(256), (128, 8 * KIB)],
+        (Function::Bcast | Function::Scatter, Mpich) => [short(1), short(8 * KIB), short(8 * KIB)],
+        (Function::Allgather, _)
+        | (Function::Gather | Function::Alltoall | Function::Reduce, Mpich) => [short(1); 3],
         (Function::ReduceScatter | Function::ReduceScatterBlock, _) => {
-            [(4 * KIB, BELOW_LONG.1), NEVER, NEVER]
+            [short(4 * KIB), NEVER, NEVER]
         }
         (Function::Alltoallv | Function::Alltoallw, OpenMpi) => [(4000, 8 * KIB), NEVER, NEVER],
-        (Function::Bcast | Function::Alltoall | Function::Reduce, Mpich) => {
-            ranges(1, [1, 32 * KIB])
-        }
-        (Function::Allreduce, Mpich) => ranges(1, [1, 8 * KIB]),
-        (Function::Gather | Function::Scatter | Function::Allgather, Mpich) => {
-            ranges(1, [1, 8 * KIB - 1])
-        }
         (Function::Alltoallv | Function::Alltoallw, Mpich) => [(8 * KIB, 32 * KIB); 3],
-        (Function::Scan | Function::Exscan, Mpich) => [BELOW_LONG; 3],
-        (Function::Scan, OpenMpi) => [(4000, BELOW_LONG.1), BELOW_LONG, BELOW_LONG],
-        (Function::Exscan, OpenMpi) => [(4000, 16 * KIB), BELOW_LONG, BELOW_LONG],
+        (Function::Scan | Function::Exscan, Mpich) => [short(1); 3],
+        (Function::Scan, OpenMpi) => [short(4000), short(1), short(1)],
+        (Function::Exscan, OpenMpi) => [(4000, 16 * KIB), short(1), short(1)],
         _ => [NEVER; 3],
     }
 }

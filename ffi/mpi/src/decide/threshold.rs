@@ -14,17 +14,21 @@ use crate::library::stats::{FUNCTIONS, Function};
 
 /// Messages of fewer bytes are forwarded. Zero as long as nothing is known, and where every call is
 /// to be counted.
+#[unsafe(link_section = "libcopy_hot")]
 static LEAST: [AtomicU64; FUNCTIONS] = [const { AtomicU64::new(0) }; FUNCTIONS];
 
 /// Messages that are longer than short ones and shorter than long ones are forwarded, too: from how
 /// many bytes on, and for how many.
+#[unsafe(link_section = "libcopy_hot")]
 static BETWEEN: [[AtomicU64; 2]; FUNCTIONS] =
     [const { [const { AtomicU64::new(0) }; 2] }; FUNCTIONS];
 
 /// The bits of a word that are a handle.
+#[unsafe(link_section = "libcopy_hot")]
 static HANDLE: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// Sizes of predefined datatypes that were asked for.
+#[unsafe(link_section = "libcopy_hot")]
 static TYPES: Predefined = Predefined::new();
 
 /// Learns from which size on calls may be intercepted, and between which sizes they are not.

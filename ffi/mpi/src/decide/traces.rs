@@ -126,9 +126,10 @@ fn the_prior_is_as_recorded() {
 /// What [`crate::decide::threshold`] forwards is what the prior forwards.
 #[test]
 fn what_is_forwarded_at_once_is_never_faster() {
-    let mut gaps = [0; 2];
+    let mut gaps = [0; 4];
     let libraries = [MpiImplementation::OpenMpi, MpiImplementation::Mpich];
-    for (index, known) in [None, Some(Oversubscription::None)].into_iter().enumerate() {
+    let each = Oversubscription::ALL.map(Some);
+    for (index, known) in [None].into_iter().chain(each).enumerate() {
         for (function, library) in Function::all().flat_map(|it| libraries.map(|other| (it, other)))
         {
             let is_ours = |bytes| Prior::of_known(library, function, bytes, known).is_anywhere();
@@ -150,5 +151,5 @@ fn what_is_forwarded_at_once_is_never_faster() {
     }
     // Irregular alltoalls of both libraries, and reduces of Open MPI; there also exclusive scans
     // where each rank has a processor.
-    assert_eq!(gaps, [5, 6]);
+    assert_eq!(gaps, [5, 6, 8, 8]);
 }

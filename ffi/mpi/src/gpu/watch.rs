@@ -55,9 +55,11 @@ impl LinkMap {
 static LOOK: LinkMap = LinkMap::with_next(ptr::dangling_mut());
 
 /// In place of the last entry where nothing has to be looked at any more.
+#[unsafe(link_section = "libcopy_hot")]
 static DONE: LinkMap = LinkMap::with_next(ptr::null_mut());
 
 /// The entry that was the last one, or one of the two above.
+#[unsafe(link_section = "libcopy_hot")]
 static LAST: AtomicPtr<LinkMap> = AtomicPtr::new((&raw const LOOK).cast_mut());
 
 /// The driver, once the program has loaded it.

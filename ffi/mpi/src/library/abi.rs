@@ -514,6 +514,7 @@ macro_rules! function {
             const NAME: &'static std::ffi::CStr = $name;
         }
 
+        #[unsafe(link_section = "libcopy_hot_functions")]
         static $function: $crate::library::abi::Function<$function> =
             $crate::library::abi::Function::new();
     };

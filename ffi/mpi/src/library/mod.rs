@@ -14,6 +14,7 @@ pub mod forked;
 pub mod functions;
 pub mod loaded;
 pub mod neighbourhood;
+pub mod per_thread;
 pub mod pmpi;
 pub mod predefined;
 pub mod profile;

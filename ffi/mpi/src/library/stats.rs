@@ -201,6 +201,7 @@ pub enum Wanted {
 
 /// What is wanted, if anything is; counting costs small messages as much as deciding about them.
 pub fn wanted() -> Option<&'static Wanted> {
+    #[unsafe(link_section = "libcopy_hot")]
     static WANTED: OnceLock<Option<Wanted>> = OnceLock::new();
     let find = || {
         let value = config::STATS.value_os()?;

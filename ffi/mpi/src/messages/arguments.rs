@@ -9,6 +9,7 @@ use crate::comm::processes::World;
 use crate::decide::worth;
 use crate::library::abi::Word;
 use crate::library::count::Count;
+use crate::library::per_thread::per_thread;
 use crate::library::pmpi;
 use crate::types::earned::Use;
 use crate::types::{datatype, earned};
@@ -132,10 +133,10 @@ impl Kind {
 /// Kinds of elements that a thread remembers.
 pub const PLACES: usize = 8;
 
-thread_local! {
+per_thread!(
     /// Elements that are not packed here, for good.
-    static LEFT: [Cell<Kind>; PLACES] = const { [const { Cell::new(Kind::NONE) }; PLACES] };
-}
+    static LEFT: [Cell<Kind>; PLACES] = [const { Cell::new(Kind::NONE) }; PLACES]
+);
 
 /// Remembers that these elements are not packed here.
 pub fn leave(world: &World, kind: Kind) {

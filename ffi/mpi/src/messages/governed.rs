@@ -24,6 +24,7 @@ use crate::comm::processes::World;
 use crate::decide::classes::{Decided, Row, Shape, Totals, clock, power};
 use crate::decide::environment;
 use crate::library::abi::Word;
+use crate::library::per_thread::per_thread;
 use crate::library::stats::FUNCTIONS;
 use crate::messages::arguments::{Address, Elements, Kind};
 use crate::messages::sending::Chosen;
@@ -310,20 +311,18 @@ struct Place {
 /// Messages that a thread remembers.
 const PLACES: usize = 64;
 
-thread_local! {
-    static KNOWN: [Cell<Place>; PLACES] = const {
-        [const {
-            Cell::new(Place {
-                kind: Kind::NONE,
-                function: Function::Send,
-                dest: 0,
-                comm: 0,
-                generation: 0,
-                class: None,
-            })
-        }; PLACES]
-    };
-}
+per_thread!(
+    static KNOWN: [Cell<Place>; PLACES] = [const {
+        Cell::new(Place {
+            kind: Kind::NONE,
+            function: Function::Send,
+            dest: 0,
+            comm: 0,
+            generation: 0,
+            class: None,
+        })
+    }; PLACES]
+);
 
 fn place_of(kind: Kind, to: Address) -> usize {
     (kind.datatype >> 4 ^ kind.datatype >> 9 ^ kind.count ^ (to.dest as usize).wrapping_mul(5))

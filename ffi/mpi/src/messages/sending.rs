@@ -14,6 +14,7 @@ use crate::comm::processes::World;
 use crate::decide::worth;
 use crate::gpu;
 use crate::library::abi::Word;
+use crate::library::per_thread::per_thread;
 use crate::library::pmpi;
 use crate::messages::arguments::{Address, Elements, Kind, Mode, are_left};
 use crate::messages::handle::Handle;
@@ -57,15 +58,15 @@ pub fn choose(world: &World, what: Elements, to: Address) -> Option<Chosen> {
     choose_slowly(world, what, count, to)
 }
 
-thread_local! {
+per_thread!(
     /// What this thread was last told to pass on, to whichever rank.
-    static PASSED: Cell<Kind> = const { Cell::new(Kind::NONE) };
-}
+    static PASSED: Cell<Kind> = Cell::new(Kind::NONE)
+);
 
 /// Whether `count` elements were forwarded last because of their type and their number.
 #[inline]
 pub fn were_passed(datatype: Word, count: usize) -> bool {
-    PASSED.get() == Kind::new(datatype, count)
+    PASSED.with(Cell::get) == Kind::new(datatype, count)
 }
 
 /// Whether elements of a type are forwarded to whichever rank they go, unless their length is one
@@ -96,7 +97,7 @@ fn choose_slowly(world: &World, what: Elements, count: usize, to: Address) -> Op
         // What is packed on its way to other processes, or goes over RDMA, has to be asked for
         // again.
         if are_left(what.datatype, count) && !remote::is_possible() {
-            PASSED.set(kind);
+            PASSED.with(|passed| passed.set(kind));
             worth::decide(what.datatype & world.abi.handle, worth::PASSED, count);
         }
         return None;

@@ -111,7 +111,7 @@ fn ranks_of_other_communicators_share_processors() {
         ("LIBCOPY_GOVERNOR", "0"),
     ];
     for ranks in [2, 4] {
-        let output = program.run(ranks, &["2000"], &environment);
+        let output = program.run(ranks, &["200"], &environment);
         assert_eq!(text(&output.stdout), "0 wrong\n".repeat(ranks));
         let report = text(&output.stderr);
         let counts = intercepted(&report).into_iter();
