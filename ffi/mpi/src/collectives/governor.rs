@@ -74,7 +74,7 @@ pub struct Span;
 impl Drop for Span {
     #[inline]
     fn drop(&mut self) {
-        if let Some(pending) = PENDING.with(Cell::take) {
+        if let Some(pending) = PENDING.take() {
             pending.end();
         }
     }
@@ -82,7 +82,7 @@ impl Drop for Span {
 
 /// The call has failed, so its time says nothing.
 pub fn failed() {
-    PENDING.with(Cell::take);
+    PENDING.take();
 }
 
 impl Pending {
@@ -111,12 +111,11 @@ impl Pending {
 /// leaves that to others.
 pub fn measure_waiting(known: &Comm) {
     if let Some(calls) = known.timed_calls() {
-        let pending = Pending {
+        PENDING.set(Some(Pending {
             known: known.held(),
             what: What::Team(calls),
             started: Instant::now(),
-        };
-        PENDING.with(|place| place.set(Some(pending)));
+        }));
     }
 }
 
@@ -183,7 +182,7 @@ pub fn decide(
     }
     drop(all);
     if let Some(Next::Sample(_, Some(slot))) = next {
-        let pending = Pending {
+        PENDING.set(Some(Pending {
             known: known.clone(),
             what: What::Trial(Trial {
                 class: index,
@@ -191,8 +190,7 @@ pub fn decide(
                 bytes: exact.then_some(bytes),
             }),
             started: Instant::now(),
-        };
-        PENDING.with(|place| place.set(Some(pending)));
+        }));
     }
     next.map_or(Decision::Intercept, Next::decision)
 }

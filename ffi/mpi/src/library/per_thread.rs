@@ -6,7 +6,7 @@
 //! hand any more. So what the thread that has loaded this library remembers is in memory of the
 //! process: it is known by its thread pointer.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The thread pointer of the thread that has loaded this library; 0 before that.
@@ -20,8 +20,9 @@ pub struct PerThread<T: 'static> {
     other: fn() -> *const T,
 }
 
-// SAFETY: `main` is used by one thread alone, as long as this lives: thread pointers differ, and
-// that of a thread that has ended may be another one's, which then is the only one.
+// SAFETY: one thread alone uses `main`: threads that live have different pointers, and `MAIN` keeps
+// the first that it got. After that thread has ended another one may have its pointer, and is
+// alone.
 unsafe impl<T> Sync for PerThread<T> {}
 
 impl<T> PerThread<T> {
@@ -40,8 +41,25 @@ impl<T> PerThread<T> {
             }
             _ => (self.other)(),
         };
-        // SAFETY: nobody but this thread uses it, and it lives as long as the thread.
+        // SAFETY: `main` is a static's and used by this thread alone, as the pointer says; the
+        // other one is this thread's own, and lives as long as the thread.
         work(unsafe { &*own })
+    }
+}
+
+impl<T> PerThread<Cell<T>> {
+    /// Gives this thread's another value.
+    #[inline(always)]
+    pub fn set(&'static self, value: T) {
+        self.with(|place| place.set(value));
+    }
+}
+
+impl<T: Default> PerThread<Cell<T>> {
+    /// This thread's value, and leaves the default there.
+    #[inline(always)]
+    pub fn take(&'static self) -> T {
+        self.with(Cell::take)
     }
 }
 
@@ -59,9 +77,10 @@ macro_rules! per_thread {
 }
 pub(crate) use per_thread;
 
-/// This thread has loaded this library.
+/// This thread has loaded this library; only the first that says so has.
 pub fn set_main() {
-    MAIN.store(pointer().unwrap_or(0), Ordering::Relaxed);
+    let own = pointer().unwrap_or(0);
+    let _ = MAIN.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed);
 }
 
 /// What differs between threads that live; `None` where that is not known.
@@ -86,8 +105,6 @@ fn pointer() -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-
     use super::*;
 
     per_thread!(static NUMBER: Cell<u32> = Cell::new(1));
@@ -95,6 +112,8 @@ mod tests {
     #[test]
     fn each_thread_has_its_own() {
         let add = || NUMBER.with(|number| number.replace(number.get() + 1));
+        // The test program's first thread has loaded it, which runs no test beside this one.
+        MAIN.store(0, Ordering::Relaxed);
         assert_eq!([add(), add()], [1, 2]);
         let thread = std::thread::spawn(move || {
             let first = add();
@@ -104,6 +123,8 @@ mod tests {
         let numbers = thread.join().unwrap();
         let has_main = pointer().is_some();
         assert_eq!(numbers, if has_main { [1, 1, 2] } else { [1, 2, 3] });
+        // That thread stays the main one.
+        set_main();
         assert_eq!(add(), 3);
     }
 }

@@ -97,7 +97,7 @@ fn choose_slowly(world: &World, what: Elements, count: usize, to: Address) -> Op
         // What is packed on its way to other processes, or goes over RDMA, has to be asked for
         // again.
         if are_left(what.datatype, count) && !remote::is_possible() {
-            PASSED.with(|passed| passed.set(kind));
+            PASSED.set(kind);
             worth::decide(what.datatype & world.abi.handle, worth::PASSED, count);
         }
         return None;
