@@ -166,6 +166,11 @@ impl Arguments {
         Ok(numbers)
     }
 
+    /// Whether the benchmark draws its results: sums over applications are a table alone.
+    pub fn draws(&self) -> bool {
+        self.value("profiles").is_none()
+    }
+
     pub fn wants_help(&self) -> bool {
         let mut options = self.options.iter();
         options.any(|option| option == "-h" || option == "--help")
@@ -196,6 +201,7 @@ mod tests {
         assert!(arguments.vm && !arguments.wants_help());
         assert_eq!(arguments.value("csv"), Some("y"));
         assert!(parsed("mpi --ops pack --help").unwrap().wants_help());
+        assert!(arguments.draws() && !parsed("scale --profiles x").unwrap().draws());
     }
 
     #[test]
