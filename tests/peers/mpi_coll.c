@@ -5,8 +5,8 @@
  * MPI_Reduce_scatter_block, MPI_Scan, MPI_Exscan (sums of doubles) and MPI_Barrier as the OSU
  * micro-benchmarks do: some calls to warm up, a barrier, then every call is timed on its own with a
  * barrier after it, and the times of the ranks are averaged. Operations whose names begin with an i
- * (ibcast, igather, iscatter, iallgather, ialltoall, ireduce, iallreduce) are started and waited
- * for.
+ * (ibcast, igather, iscatter, iallgather, ialltoall, ireduce, iallreduce, ireduce_scatter, iscan,
+ * iexscan, and igatherv, iallgatherv and ialltoallv of equal parts) are started and waited for.
  *
  * Alone it compares calls that are intercepted with plain ones (mpi_paired.h). With --control
  * SOCKET it is one of several peers of `libcopy bench peers`: every rank connects to the socket and
@@ -18,6 +18,8 @@
 
 #include "mpi_paired.h"
 #include "peer.h"
+
+enum { MOST_RANKS = 256 };
 
 static int rank, size;
 
@@ -76,6 +78,28 @@ static int differs(const unsigned char *got, size_t bytes, uint64_t round, int f
 	return 0;
 }
 
+/* Whether operations are nonblocking ones, and whether those are called whose parts may differ. */
+static int nonblocking, irregular;
+
+/* Starts an operation of equal parts whose parts may differ. */
+static void start_irregular(const char *op, int n, int root, MPI_Request *request)
+{
+	unsigned char *s = send_buffer.data, *r = receive_buffer.data;
+	MPI_Comm world = MPI_COMM_WORLD;
+	/* They belong to the call until it is complete. */
+	static int counts[MOST_RANKS], places[MOST_RANKS];
+
+	for (int i = 0; i < size; i++)
+		counts[i] = n, places[i] = i * n;
+	if (!strcmp(op, "gather"))
+		CALL(Igatherv, s, n, MPI_BYTE, r, counts, places, MPI_BYTE, root, world, request);
+	else if (!strcmp(op, "allgather"))
+		CALL(Iallgatherv, s, n, MPI_BYTE, r, counts, places, MPI_BYTE, world, request);
+	else
+		CALL(Ialltoallv, all_buffer.data, counts, places, MPI_BYTE, r, counts, places,
+		     MPI_BYTE, world, request);
+}
+
 /* Starts a nonblocking operation, and waits for it. */
 static void start_and_wait(const char *op, size_t bytes, int root)
 {
@@ -84,7 +108,9 @@ static void start_and_wait(const char *op, size_t bytes, int root)
 	MPI_Request request;
 	int n = (int)bytes;
 
-	if (!strcmp(op, "bcast"))
+	if (irregular)
+		start_irregular(op, n, root, &request);
+	else if (!strcmp(op, "bcast"))
 		CALL(Ibcast, s, n, MPI_BYTE, root, world, &request);
 	else if (!strcmp(op, "gather"))
 		CALL(Igather, s, n, MPI_BYTE, r, n, MPI_BYTE, root, world, &request);
@@ -98,15 +124,20 @@ static void start_and_wait(const char *op, size_t bytes, int root)
 		CALL(Ireduce, s, r, n / 8, MPI_DOUBLE, MPI_SUM, root, world, &request);
 	else if (!strcmp(op, "allreduce"))
 		CALL(Iallreduce, s, r, n / 8, MPI_DOUBLE, MPI_SUM, world, &request);
+	else if (!strcmp(op, "reduce_scatter"))
+		CALL(Ireduce_scatter_block, s, r, n / 8 / size, MPI_DOUBLE, MPI_SUM, world,
+		     &request);
+	else if (!strcmp(op, "scan"))
+		CALL(Iscan, s, r, n / 8, MPI_DOUBLE, MPI_SUM, world, &request);
+	else if (!strcmp(op, "exscan"))
+		CALL(Iexscan, s, r, n / 8, MPI_DOUBLE, MPI_SUM, world, &request);
 	else {
 		errno = EINVAL;
-		die("operation (ibcast, igather, iscatter, iallgather, ialltoall, ireduce, iallreduce)");
+		die("operation (ibcast, igather, igatherv, iscatter, iallgather, iallgatherv, ialltoall, "
+		    "ialltoallv, ireduce, iallreduce, ireduce_scatter, iscan, iexscan)");
 	}
 	CALL(Wait, &request, MPI_STATUS_IGNORE);
 }
-
-/* Whether operations are nonblocking ones. */
-static int nonblocking;
 
 static void call(const char *op, size_t bytes, int root)
 {
@@ -297,7 +328,7 @@ static void obey(const char *path)
 }
 
 /* What `timed` measures. */
-static const char *timed_op;
+static char timed_op[32];
 static size_t timed_bytes;
 
 static void timed_call(void)
@@ -314,10 +345,25 @@ static void compare(const char *full, size_t bytes, double budget)
 {
 	int right;
 
-	timed_op = full + (*full == 'i');
+	snprintf(timed_op, sizeof(timed_op), "%s", full + (*full == 'i'));
 	timed_bytes = bytes;
 	nonblocking = *full == 'i';
+	irregular = nonblocking && (!strcmp(full, "igatherv") || !strcmp(full, "iallgatherv") ||
+				    !strcmp(full, "ialltoallv"));
+	if (irregular)
+		timed_op[strlen(timed_op) - 1] = 0;
+	if (irregular && size > MOST_RANKS) {
+		errno = E2BIG;
+		die("ranks of an operation whose parts may differ");
+	}
 	intercepted = 1;
+	/* Ranks meet for nonblocking ones in a blocking one, and tell each other now and then how
+	 * long parts are that not all know. */
+	prepare(timed_op, bytes);
+	for (int i = 0; nonblocking && i < 16; i++) {
+		call(timed_op, bytes, 0);
+		MPI_Barrier(MPI_COMM_WORLD);
+	}
 	right = check(timed_op, bytes, size - 1, 1) & check(timed_op, bytes, 0, 2);
 	intercepted = 0;
 	prepare(timed_op, bytes);

@@ -24,7 +24,7 @@ program callers
   include 'mpif.h'
 #endif
   integer, parameter :: n = 30000
-  integer :: rank, ranks, ierr, i, root
+  integer :: rank, ranks, ierr, i, j, root
   integer, allocatable :: send(:), recv(:), counts(:), places(:)
   integer, allocatable :: other(:)
   integer :: at
@@ -152,6 +152,89 @@ program callers
   call MPI_Waitany(1, requests, i, MPI_STATUS_IGNORE, ierr)
   recv(1) = recv(1) + i
   call show('ialltoall')
+  ! How long parts are that not all know the ranks tell each other now and then.
+  counts = n - 7
+  do i = 1, ranks
+    places(i) = n * (ranks - i)
+  end do
+  do j = 1, 8
+    call MPI_Igatherv(send, n - 7, MPI_INTEGER, recv, counts, places, MPI_INTEGER, root, &
+                      MPI_COMM_WORLD, requests(1), ierr)
+    call MPI_Wait(requests(1), MPI_STATUS_IGNORE, ierr)
+  end do
+  call show('igatherv')
+  do j = 1, 8
+    call MPI_Iscatterv(send, counts, places, MPI_INTEGER, recv, n - 7, MPI_INTEGER, root, &
+                       MPI_COMM_WORLD, requests(1), ierr)
+    call MPI_Wait(requests(1), MPI_STATUS_IGNORE, ierr)
+  end do
+  call show('iscatterv')
+  do j = 1, 8
+    call MPI_Iallgatherv(send, n - 7, MPI_INTEGER, recv, counts, places, MPI_INTEGER, &
+                         MPI_COMM_WORLD, requests(1), ierr)
+    call MPI_Wait(requests(1), MPI_STATUS_IGNORE, ierr)
+  end do
+  call show('iallgatherv')
+  do j = 1, 8
+    call MPI_Ialltoallv(send, counts, places, MPI_INTEGER, recv, counts, places, MPI_INTEGER, &
+                        MPI_COMM_WORLD, requests(1), ierr)
+    call MPI_Wait(requests(1), MPI_STATUS_IGNORE, ierr)
+  end do
+  call show('ialltoallv')
+  do j = 1, 8
+    call MPI_Ireduce_scatter(send, recv, counts, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, requests(1), ierr)
+    call MPI_Wait(requests(1), MPI_STATUS_IGNORE, ierr)
+  end do
+  call show('ireduce_scatter')
+  do j = 1, 8
+    call MPI_Ireduce_scatter_block(send, recv, n, MPI_INTEGER, MPI_MIN, &
+                                   MPI_COMM_WORLD, requests(1), ierr)
+    call MPI_Wait(requests(1), MPI_STATUS_IGNORE, ierr)
+  end do
+  call show('ireduce_scatter_block')
+  do j = 1, 8
+    call MPI_Iscan(send, recv, n, MPI_INTEGER, MPI_SUM, MPI_COMM_WORLD, requests(1), ierr)
+    call MPI_Wait(requests(1), MPI_STATUS_IGNORE, ierr)
+  end do
+  call show('iscan')
+  do j = 1, 8
+    recv = send
+    call MPI_Iexscan(MPI_IN_PLACE, recv, n, MPI_INTEGER, MPI_MAX, MPI_COMM_WORLD, requests(1), ierr)
+    call MPI_Wait(requests(1), MPI_STATUS_IGNORE, ierr)
+    if (rank == 0) recv = send
+  end do
+  call show('iexscan in place')
+  call MPI_Dist_graph_create_adjacent(MPI_COMM_WORLD, 1, [modulo(rank - 1, ranks)], [1], 1, &
+                                      [modulo(rank + 1, ranks)], [1], MPI_INFO_NULL, .false., &
+                                      ring, ierr)
+  do j = 1, 2
+    call MPI_Ineighbor_allgather(send, n, MPI_INTEGER, recv, n, MPI_INTEGER, ring, requests(1), ierr)
+    call MPI_Wait(requests(1), MPI_STATUS_IGNORE, ierr)
+  end do
+  call MPI_Barrier(ring, ierr)
+  do j = 1, 8
+    call MPI_Ineighbor_allgather(send, n, MPI_INTEGER, recv, n, MPI_INTEGER, ring, requests(1), ierr)
+    call MPI_Wait(requests(1), MPI_STATUS_IGNORE, ierr)
+  end do
+  call show('ineighbor_allgather')
+  do j = 1, 8
+    call MPI_Ineighbor_allgatherv(send, n - 7, MPI_INTEGER, recv, counts, places, MPI_INTEGER, &
+                                  ring, requests(1), ierr)
+    call MPI_Wait(requests(1), MPI_STATUS_IGNORE, ierr)
+  end do
+  call show('ineighbor_allgatherv')
+  do j = 1, 8
+    call MPI_Ineighbor_alltoall(send, n, MPI_INTEGER, recv, n, MPI_INTEGER, ring, requests(1), ierr)
+    call MPI_Wait(requests(1), MPI_STATUS_IGNORE, ierr)
+  end do
+  call show('ineighbor_alltoall')
+  do j = 1, 8
+    call MPI_Ineighbor_alltoallv(send, counts, places, MPI_INTEGER, recv, counts, places, MPI_INTEGER, &
+                                 ring, requests(1), ierr)
+    call MPI_Wait(requests(1), MPI_STATUS_IGNORE, ierr)
+  end do
+  call show('ineighbor_alltoallv')
+  call MPI_Comm_free(ring, ierr)
 #if BINDING != 3
   call MPI_Bcast_init(recv, n, MPI_INTEGER, root, MPI_COMM_WORLD, MPI_INFO_NULL, requests(1), ierr)
   call start('bcast_init')

@@ -15,10 +15,32 @@
 
 #ifdef LARGE
 typedef MPI_Count number;
+typedef MPI_Aint distance;
 #define CALL(function) function##_c
 #if MPI_VERSION < 4
 #define WEAK __attribute__((weak)) int
 #define TWO const void *, number, MPI_Datatype, void *, number, MPI_Datatype
+#define MANY(constant) constant void *, const number *, const distance *, MPI_Datatype
+#define TYPED(constant, place) \
+	constant void *, const number *, const place *, const MPI_Datatype *
+#define COMBINED const void *, void *, number, MPI_Datatype, MPI_Op, MPI_Comm, MPI_Request *
+#define ONE const void *, number, MPI_Datatype
+WEAK MPI_Igatherv_c(ONE, MANY(), int, MPI_Comm, MPI_Request *);
+WEAK MPI_Iscatterv_c(MANY(const), void *, number, MPI_Datatype, int, MPI_Comm, MPI_Request *);
+WEAK MPI_Iallgatherv_c(ONE, MANY(), MPI_Comm, MPI_Request *);
+WEAK MPI_Ialltoallv_c(MANY(const), MANY(), MPI_Comm, MPI_Request *);
+WEAK MPI_Ialltoallw_c(TYPED(const, distance), TYPED(, distance), MPI_Comm, MPI_Request *);
+WEAK MPI_Ireduce_scatter_c(const void *, void *, const number *, MPI_Datatype, MPI_Op, MPI_Comm,
+			   MPI_Request *);
+WEAK MPI_Ireduce_scatter_block_c(COMBINED);
+WEAK MPI_Iscan_c(COMBINED);
+WEAK MPI_Iexscan_c(COMBINED);
+WEAK MPI_Ineighbor_allgather_c(TWO, MPI_Comm, MPI_Request *);
+WEAK MPI_Ineighbor_allgatherv_c(ONE, MANY(), MPI_Comm, MPI_Request *);
+WEAK MPI_Ineighbor_alltoall_c(TWO, MPI_Comm, MPI_Request *);
+WEAK MPI_Ineighbor_alltoallv_c(MANY(const), MANY(), MPI_Comm, MPI_Request *);
+WEAK MPI_Ineighbor_alltoallw_c(TYPED(const, MPI_Aint), TYPED(, MPI_Aint), MPI_Comm,
+			       MPI_Request *);
 WEAK MPI_Ibcast_c(void *, number, MPI_Datatype, int, MPI_Comm, MPI_Request *);
 WEAK MPI_Igather_c(TWO, int, MPI_Comm, MPI_Request *);
 WEAK MPI_Iscatter_c(TWO, int, MPI_Comm, MPI_Request *);
@@ -29,22 +51,158 @@ WEAK MPI_Ireduce_c(const void *, void *, number, MPI_Datatype, MPI_Op, int, MPI_
 WEAK MPI_Iallreduce_c(const void *, void *, number, MPI_Datatype, MPI_Op, MPI_Comm, MPI_Request *);
 #endif
 #else
-typedef int number;
+typedef int number, distance;
 #define CALL(function) function
 #endif
 
-static const char *const names[] = { "ibcast",	  "igather",  "iscatter",   "iallgather",
-				     "ialltoall", "ireduce",  "iallreduce", "ibarrier" };
-enum { OPS = 8, DEEP = 6, COMMS = 4 };
+enum op {
+	BCAST, GATHER, SCATTER, ALLGATHER, ALLTOALL, REDUCE, ALLREDUCE, BARRIER,
+	GATHERV, SCATTERV, ALLGATHERV, ALLTOALLV, ALLTOALLW,
+	REDUCE_SCATTER, REDUCE_SCATTER_BLOCK, SCAN, EXSCAN,
+	NEIGHBOR_ALLGATHER, NEIGHBOR_ALLGATHERV, NEIGHBOR_ALLTOALL, NEIGHBOR_ALLTOALLV,
+	NEIGHBOR_ALLTOALLW, OPS
+};
+static const char *const names[OPS] = {
+	"ibcast", "igather", "iscatter", "iallgather", "ialltoall", "ireduce", "iallreduce",
+	"ibarrier", "igatherv", "iscatterv", "iallgatherv", "ialltoallv", "ialltoallw",
+	"ireduce_scatter", "ireduce_scatter_block", "iscan", "iexscan", "ineighbor_allgather",
+	"ineighbor_allgatherv", "ineighbor_alltoall", "ineighbor_alltoallv",
+	"ineighbor_alltoallw"
+};
+/* The last communicator has neighbours, the one before is a copy of all. */
+enum { DEEP = 6, COMMS = 5, RING = 4 };
 
 /* One that is under way. */
 struct pending {
 	unsigned char *send, *recv;
 	size_t room;
-	int op, doubles, root, in_place, n;
+	enum op op;
+	int doubles, root, in_place, n, me;
+	/* Parts of different lengths. */
+	number sent[MOST_RANKS], received[MOST_RANKS];
+	distance sent_at[MOST_RANKS], received_at[MOST_RANKS];
+	MPI_Aint sent_bytes[MOST_RANKS], received_bytes[MOST_RANKS];
+	MPI_Datatype out[MOST_RANKS], in[MOST_RANKS];
 };
 
 static int rank, size;
+
+/* Doubles from one rank to another, some of them none. */
+static int part(int doubles, int from, int to)
+{
+	return doubles * ((3 * from + 5 * to) % 4) / 3;
+}
+
+/* Begins one whose parts differ in length, of elements of these two types, each a double. */
+static void begin_irregular(struct pending *p, int me, MPI_Datatype out, MPI_Datatype in,
+			    MPI_Comm comm, MPI_Request *r)
+{
+	int n = p->n, is_root = me == p->root, is_ring = p->op >= NEIGHBOR_ALLGATHER;
+	int peers = n, next = (me + 1) % n, last = (me + n - 1) % n;
+	int to[MOST_RANKS], from[MOST_RANKS];
+	void *s = p->in_place ? MPI_IN_PLACE : (void *)p->send;
+	/* What one sends to all is the same. */
+	int is_alike = p->op == GATHERV || p->op == ALLGATHERV || p->op == NEIGHBOR_ALLGATHER ||
+		       p->op == NEIGHBOR_ALLGATHERV;
+	int is_equal = p->op == NEIGHBOR_ALLGATHER || p->op == NEIGHBOR_ALLTOALL;
+	MPI_Aint lower, out_extent, in_extent;
+
+	for (int i = 0; i < n; i++)
+		to[i] = from[i] = i;
+	if (is_ring) {
+		peers = n > 2 ? 2 : 1;
+		to[0] = next, to[1] = last;
+		from[0] = last, from[1] = next;
+	}
+	MPI_Type_get_extent(out, &lower, &out_extent);
+	MPI_Type_get_extent(in, &lower, &in_extent);
+	for (int i = 0; i < peers; i++) {
+		int column = is_alike ? 0 : to[i];
+		p->sent[i] = is_equal ? p->doubles : part(p->doubles, me, column);
+		p->received[i] = is_equal ? p->doubles : part(p->doubles, from[i], is_alike ? 0 : me);
+		if (p->op == REDUCE_SCATTER)
+			p->received[i] = part(p->doubles, i, 0);
+		p->sent_at[i] = is_alike ? 0 : i * p->doubles;
+		p->received_at[i] = (peers - 1 - i) * p->doubles;
+		p->sent_bytes[i] = p->sent_at[i] * out_extent;
+		p->received_bytes[i] = p->received_at[i] * in_extent;
+		p->out[i] = out, p->in[i] = in;
+	}
+	number own = part(p->doubles, me, 0);
+	if (p->op == SCATTERV)
+		own = part(p->doubles, p->root, me);
+	distance sent_bytes[MOST_RANKS], received_bytes[MOST_RANKS];
+	for (int i = 0; i < peers; i++)
+		sent_bytes[i] = p->sent_bytes[i], received_bytes[i] = p->received_bytes[i];
+	switch (p->op) {
+	case GATHERV:
+		CALL(MPI_Igatherv)(is_root ? s : p->send, own, out, p->recv, p->received,
+				   p->received_at, in, p->root, comm, r);
+		break;
+	case SCATTERV:
+		CALL(MPI_Iscatterv)(p->send, p->sent, p->sent_at, out,
+				    is_root && p->in_place ? MPI_IN_PLACE : p->recv, own, in,
+				    p->root, comm, r);
+		break;
+	case ALLGATHERV:
+		CALL(MPI_Iallgatherv)(s, own, out, p->recv, p->received, p->received_at, in, comm,
+				      r);
+		break;
+	case ALLTOALLV:
+		CALL(MPI_Ialltoallv)(p->send, p->sent, p->sent_at, out, p->recv, p->received,
+				     p->received_at, in, comm, r);
+		break;
+	case ALLTOALLW:
+		memcpy(p->sent_at, sent_bytes, sizeof sent_bytes);
+		memcpy(p->received_at, received_bytes, sizeof received_bytes);
+		CALL(MPI_Ialltoallw)(p->send, p->sent, p->sent_at, p->out, p->recv, p->received,
+				     p->received_at, p->in, comm, r);
+		break;
+	case REDUCE_SCATTER:
+		CALL(MPI_Ireduce_scatter)(s, p->recv, p->received, MPI_DOUBLE, MPI_SUM, comm, r);
+		break;
+	case REDUCE_SCATTER_BLOCK:
+		CALL(MPI_Ireduce_scatter_block)(s, p->recv, p->doubles, MPI_DOUBLE, MPI_MAX, comm,
+						r);
+		break;
+	case SCAN:
+		CALL(MPI_Iscan)(s, p->recv, p->doubles, MPI_DOUBLE, MPI_SUM, comm, r);
+		break;
+	case EXSCAN:
+		CALL(MPI_Iexscan)(s, p->recv, p->doubles, MPI_DOUBLE, MPI_SUM, comm, r);
+		break;
+	case NEIGHBOR_ALLGATHER:
+		CALL(MPI_Ineighbor_allgather)(p->send, p->doubles, out, p->recv, p->doubles, in,
+					      comm, r);
+		break;
+	case NEIGHBOR_ALLGATHERV:
+		CALL(MPI_Ineighbor_allgatherv)(p->send, own, out, p->recv, p->received,
+					       p->received_at, in, comm, r);
+		break;
+	case NEIGHBOR_ALLTOALL:
+		CALL(MPI_Ineighbor_alltoall)(p->send, p->doubles, out, p->recv, p->doubles, in,
+					     comm, r);
+		break;
+	case NEIGHBOR_ALLTOALLV:
+		CALL(MPI_Ineighbor_alltoallv)(p->send, p->sent, p->sent_at, out, p->recv,
+					      p->received, p->received_at, in, comm, r);
+		break;
+	default:
+		CALL(MPI_Ineighbor_alltoallw)(p->send, p->sent, p->sent_bytes, p->out, p->recv,
+					      p->received, p->received_bytes, p->in, comm, r);
+	}
+}
+
+/* All ranks, each with the next and the one before as neighbours. */
+static void ring(MPI_Comm *comm)
+{
+	int next = (rank + 1) % size, last = (rank + size - 1) % size;
+	int to[2] = { next, last }, from[2] = { last, next }, n = size > 2 ? 2 : 1;
+	/* Compilers take its address for an array without elements. */
+	int *volatile none = MPI_UNWEIGHTED;
+	MPI_Dist_graph_create_adjacent(MPI_COMM_WORLD, n, from, none, n, to, none, MPI_INFO_NULL,
+				       0, comm);
+}
 
 int main(int argc, char **argv)
 {
@@ -62,6 +220,7 @@ int main(int argc, char **argv)
 	MPI_Comm comms[COMMS];
 	communicators(comms, rank % 2);
 	MPI_Comm_dup(MPI_COMM_WORLD, &comms[3]);
+	ring(&comms[RING]);
 	int token = 0;
 	for (int round = 0; round < rounds; round++) {
 		/* What all ranks decide alike. */
@@ -93,9 +252,12 @@ int main(int argc, char **argv)
 			struct pending *p = &all[k];
 			MPI_Comm comm = comms[next(COMMS)];
 			int me;
+			p->op = next(OPS);
+			if (p->op >= NEIGHBOR_ALLGATHER)
+				comm = comms[RING];
 			MPI_Comm_rank(comm, &me);
 			MPI_Comm_size(comm, &p->n);
-			p->op = next(OPS);
+			p->me = me;
 			/* Mixed with blocking ones on the same communicator, in which ranks may
 			 * meet. */
 			int blocking = next(6), kinds[2] = { next(2) ? (int)next(3) : 0, 0 };
@@ -106,13 +268,15 @@ int main(int argc, char **argv)
 			/* Each chooses its own shape. */
 			kinds[0] = (kinds[0] + me) % 3;
 			kinds[1] = (kinds[0] + 1 + me) % 3;
-			if (p->op == 4) {
+			if (p->op == ALLTOALL || p->op == ALLTOALLV || p->op == ALLTOALLW ||
+			    p->op == REDUCE_SCATTER_BLOCK || p->op >= NEIGHBOR_ALLGATHER)
 				p->doubles = 1 + p->doubles / p->n;
+			if (p->op == ALLTOALL || p->op == ALLTOALLV || p->op == ALLTOALLW ||
+			    p->op >= NEIGHBOR_ALLGATHER)
 				p->in_place = 0;
-			}
 			/* MPICH 4.0 follows MPI_IN_PLACE as an address where another root than 0
 			 * passes it. */
-			if (p->op == 5 && p->root != 0)
+			if (p->op == REDUCE && p->root != 0)
 				p->in_place = 0;
 			p->room = (2 * 8 * (size_t)p->doubles + 64) * (p->n + 1);
 			p->send = malloc(p->room);
@@ -131,37 +295,47 @@ int main(int argc, char **argv)
 			int is_root = me == p->root;
 			MPI_Request *r = &requests[count++];
 			switch (p->op) {
-			case 0:
+			case BCAST:
 				CALL(MPI_Ibcast)(p->recv, in_count, in, p->root, comm, r);
 				break;
-			case 1:
+			case GATHER:
 				CALL(MPI_Igather)(is_root ? s : p->send, out_count, out, p->recv,
 						  in_count, in, p->root, comm, r);
 				break;
-			case 2:
+			case SCATTER:
 				CALL(MPI_Iscatter)(p->send, out_count, out,
 						   is_root && p->in_place ? MPI_IN_PLACE : p->recv,
 						   in_count, in, p->root, comm, r);
 				break;
-			case 3:
+			case ALLGATHER:
 				CALL(MPI_Iallgather)(s, out_count, out, p->recv, in_count, in, comm,
 						     r);
 				break;
-			case 4:
+			case ALLTOALL:
 				CALL(MPI_Ialltoall)(s, out_count, out, p->recv, in_count, in, comm,
 						    r);
 				break;
-			case 5:
+			case REDUCE:
 				CALL(MPI_Ireduce)(is_root ? s : p->send, p->recv, p->doubles,
 						  MPI_DOUBLE, p->root % 2 ? MPI_SUM : MPI_MAX,
 						  p->root, comm, r);
 				break;
-			case 6:
+			case ALLREDUCE:
 				CALL(MPI_Iallreduce)(s, p->recv, p->doubles, MPI_DOUBLE,
 						     p->in_place ? MPI_MIN : MPI_SUM, comm, r);
 				break;
-			default:
+			case BARRIER:
 				MPI_Ibarrier(comm, r);
+				break;
+			default:
+				MPI_Type_free(&out);
+				MPI_Type_free(&in);
+				/* MPICH 4.0 hangs where ranks count it in different types. */
+				if (p->op == ALLGATHERV)
+					kinds[0] = kinds[1] = p->root % 2;
+				out = doubles_of(1, kinds[0] ? SPACED : DENSE, &out_count);
+				in = doubles_of(1, kinds[1] ? SPACED : DENSE, &in_count);
+				begin_irregular(p, me, out, in, comm, r);
 			}
 			/* A program may free its types while they are in use. */
 			MPI_Type_free(&out);
@@ -192,6 +366,12 @@ int main(int argc, char **argv)
 				if (got[i] != (rank + 1) % size * 100 + round + i)
 					MPI_Abort(MPI_COMM_WORLD, 6);
 		for (int k = 0; k < deep; k++) {
+			struct pending *p = &all[k];
+			/* What was combined in place is nothing behind the result. */
+			size_t kept = p->op == REDUCE_SCATTER ? 8 * p->received[p->me] :
+				      8 * (size_t)p->doubles;
+			if (p->in_place && (p->op == REDUCE_SCATTER || p->op == REDUCE_SCATTER_BLOCK))
+				memset(p->recv + kept, 0, p->room - kept);
 			char what[128];
 			snprintf(what, sizeof what, "%d.%d %s bytes %d root %d in place %d", round, k, names[all[k].op],
 				 8 * all[k].doubles, all[k].root, all[k].in_place);

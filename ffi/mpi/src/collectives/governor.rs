@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
-use libcopy::collective::nonblocking::agreement::{TOPICS, WORDS};
+use libcopy::collective::nonblocking::agreement::{CLASSES, WORDS};
 use libcopy::lock::lock;
 use libcopy::policy::governor::{Account, Decision, Moment, Next, Slot, Times, sums};
 
@@ -210,7 +210,7 @@ pub fn decide_nonblocking(
     let power = power(bytes);
     let mut all = lock(&known.classes.nonblocking);
     let index = place(&all, function, power);
-    if index == TOPICS {
+    if index == CLASSES {
         return Decision::Intercept;
     }
     if index == all.len() {

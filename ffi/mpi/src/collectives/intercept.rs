@@ -241,16 +241,40 @@ pub fn take_barrier(abi: &'static Abi, comm: Word) -> Option<Call> {
     })
 }
 
+/// How many bytes a nonblocking call moves, as far as its ranks know. `K` is what is found of the
+/// arguments.
+pub enum Length<K> {
+    /// All know: so many elements of the datatype.
+    All(Option<usize>),
+    /// Each knows its own: the bytes of its largest part.
+    Own(fn(&K) -> u64),
+}
+
 /// Decides about a nonblocking call in the same way; `kinds` looks at the datatypes and arguments.
 pub fn intercept_nonblocking<K>(
     function: Function,
     comm: Word,
-    (count, datatype): (Option<usize>, Word),
+    (length, datatype): (Length<K>, Word),
     op: Option<Word>,
     kinds: impl FnOnce(&'static Abi, &Comm) -> Option<K>,
 ) -> Option<(&'static Abi, Arc<NonblockingGroup>, usize, K)> {
     counted(function, || {
-        let (abi, bytes, prior) = nonblocking_candidate(function, (count, datatype))?;
+        let (mut found, mut kinds) = (None, Some(kinds));
+        let mut look = |abi: &'static Abi, known: &Comm| {
+            let kinds = kinds.take().and_then(|kinds| kinds(abi, known));
+            kinds.ok_or(Outcome::Arguments)
+        };
+        let (abi, bytes, prior) = match length {
+            Length::All(count) => nonblocking_candidate(function, (count, datatype))?,
+            Length::Own(own) => {
+                let abi = active().ok_or(Outcome::Disabled)?;
+                let known = communicator::of(abi, comm)?;
+                let bytes = largest(function, &known, || {
+                    Ok(own(found.insert(look(abi, &known)?)))
+                })?;
+                candidate(abi, function, bytes)?
+            }
+        };
         let power = power(bytes as u64);
         let order = |known: &Comm| Order::of(abi, known.size, datatype, op);
         let takes = |known: &Comm| {
@@ -268,8 +292,8 @@ pub fn intercept_nonblocking<K>(
         }
         // Before the datatypes are looked at, which costs more.
         if let Some(members) = known.met() {
-            let under = members.oversubscription();
-            if !keeps_order(&known, order, under) {
+            let under = members.oversubscription;
+            if !keeps_order(function, &known, order, under) {
                 return Err(Outcome::NoGain);
             }
             if !prior.is_under(Some(under), order) {
@@ -282,7 +306,10 @@ pub fn intercept_nonblocking<K>(
                 Decision::Forward => return Err(Outcome::NoGain),
             }
         }
-        let kinds = kinds(abi, &known).ok_or(Outcome::Arguments)?;
+        let kinds = match found {
+            Some(kinds) => kinds,
+            None => look(abi, &known)?,
+        };
         let members = known
             .nonblocking_group()
             .ok_or_else(|| known.why_not_met())?;
@@ -291,6 +318,36 @@ pub fn intercept_nonblocking<K>(
         }
         Ok((abi, members.clone(), bytes, kinds))
     })
+}
+
+/// The largest part of a call whose ranks know only their own, as they last told each other: now
+/// and then each says its own (`mine`), and nobody waits for the others. The ranks have to have met
+/// for that, which they are to in the blocking collective that follows the second such call.
+fn largest(
+    function: Function,
+    known: &Comm,
+    mine: impl FnOnce() -> Result<u64, Outcome>,
+) -> Result<u64, Outcome> {
+    if !nonblocking::is_allowed() {
+        return Err(Outcome::Disabled);
+    }
+    known.admits()?;
+    // Counted whatever else is wrong, as small calls are.
+    let (tells, largest) = known.irregular(function);
+    let Some(members) = known.met() else {
+        if known.is_again(function) {
+            known.nonblocking_group();
+        }
+        return Err(known.why_not_met());
+    };
+    if !tells {
+        return Ok(largest);
+    }
+    let said = members.largest(function, mine()?);
+    if let Some(said) = said {
+        known.agreed(function, said);
+    }
+    Ok(said.unwrap_or(largest))
 }
 
 /// Decides in the same way about a function that makes a persistent request. It may wait for other
@@ -309,8 +366,8 @@ pub fn intercept_persistent<K>(
         known.admits()?;
         let members = nonblocking::meet_now(abi, comm, &known).ok_or(Outcome::NoTeam)?;
         let order = Order::of(abi, known.size, pair.1, op);
-        let under = members.oversubscription();
-        if !keeps_order(&known, order, under) {
+        let under = members.oversubscription;
+        if !keeps_order(function, &known, order, under) {
             return Err(Outcome::NoGain);
         }
         if !prior.is_under(Some(under), order) {
@@ -326,9 +383,12 @@ pub fn intercept_persistent<K>(
 }
 
 /// Whether a nonblocking reduction combines in the order of a blocking one, if it has to: where
-/// each rank has a processor, blocking ones go by groups of the machine.
-fn keeps_order(known: &Comm, order: Order, under: Oversubscription) -> bool {
-    order == Order::Free || known.size <= 2 || under != Oversubscription::None
+/// each rank has a processor, blocking ones go by groups of the machine, and scans by distances
+/// that double.
+fn keeps_order(function: Function, known: &Comm, order: Order, under: Oversubscription) -> bool {
+    let is_scan = matches!(function.op(), Some(Op::Scan | Op::Exscan));
+    let is_flat = under != Oversubscription::None && !is_scan;
+    order == Order::Free || known.size <= 2 || is_flat
 }
 
 /// The library and the bytes of a nonblocking call, if these are worth it for any number of ranks,
@@ -342,9 +402,17 @@ fn nonblocking_candidate(
         return Err(Outcome::Disabled);
     }
     let bytes = count.and_then(|count| type_size::bytes(abi, count, datatype));
-    let bytes = bytes.ok_or(Outcome::Arguments)?;
-    let prior = Prior::of(abi.implementation(), function, bytes as u64);
-    let candidate = prior.is_anywhere().then_some((abi, bytes, prior));
+    candidate(abi, function, bytes.ok_or(Outcome::Arguments)? as u64)
+}
+
+/// The same where the bytes are known.
+fn candidate(
+    abi: &'static Abi,
+    function: Function,
+    bytes: u64,
+) -> Result<(&'static Abi, usize, Prior), Outcome> {
+    let prior = Prior::of(abi.implementation(), function, bytes);
+    let candidate = prior.is_anywhere().then_some((abi, bytes as usize, prior));
     candidate.ok_or(Outcome::Small)
 }
 

@@ -42,11 +42,22 @@ impl Comm {
     }
 }
 
-/// Decides whether a call is intercepted: `partitions` makes what is sent and what is received.
+/// Makes what a call sends, and what it receives.
+pub trait Sides:
+    FnOnce(&'static Abi, &Comm, &Neighbours) -> Option<(Partition, Partition)>
+{
+}
+
+impl<F> Sides for F where
+    F: FnOnce(&'static Abi, &Comm, &Neighbours) -> Option<(Partition, Partition)>
+{
+}
+
+/// Decides whether a call is intercepted.
 fn intercept(
     function: Function,
     comm: Word,
-    partitions: impl FnOnce(&'static Abi, &Comm, &Neighbours) -> Option<(Partition, Partition)>,
+    sides: impl Sides,
 ) -> Option<(Call, Partition, Partition)> {
     let known = active().map(|abi| (abi, communicator::of(abi, comm)));
     if let Some((abi, Ok(known))) = &known {
@@ -59,7 +70,7 @@ fn intercept(
     let mut both = None;
     let call = intercept_vector(function, comm, Knows::Each, |abi, known| {
         let neighbours = known.neighbours(abi, comm)?;
-        let (from, to) = both.insert(partitions(abi, known, neighbours)?);
+        let (from, to) = both.insert(sides(abi, known, neighbours)?);
         Some(from.largest().max(to.largest()))
     })?;
     let (from, to) = both?;
@@ -109,8 +120,13 @@ pub unsafe fn neighbor_alltoall<N: Count>(
     recv: Received<N>,
     comm: Word,
 ) -> Option<c_int> {
+    let intercepted = intercept(
+        Function::NeighborAlltoall,
+        comm,
+        equal_sides((send, 1), recv, comm),
+    )?;
     // SAFETY: the caller's promise.
-    unsafe { equal(Function::NeighborAlltoall, (send, 1), recv, comm) }
+    Some(unsafe { run(intercepted, send.base, recv.base) })
 }
 
 /// `MPI_Neighbor_allgather`
@@ -123,23 +139,23 @@ pub unsafe fn neighbor_allgather<N: Count>(
     recv: Received<N>,
     comm: Word,
 ) -> Option<c_int> {
+    let intercepted = intercept(
+        Function::NeighborAllgather,
+        comm,
+        equal_sides((send, 0), recv, comm),
+    )?;
     // SAFETY: the caller's promise.
-    unsafe { equal(Function::NeighborAllgather, (send, 0), recv, comm) }
+    Some(unsafe { run(intercepted, send.base, recv.base) })
 }
 
 /// Parts for all neighbours that are as long; what is sent to one starts `step` parts behind what
 /// is sent to the one before.
-///
-/// # Safety
-///
-/// As the MPI standard says.
-unsafe fn equal<N: Count>(
-    function: Function,
+pub fn equal_sides<N: Count>(
     (send, step): (Sent<N>, isize),
     recv: Received<N>,
     comm: Word,
-) -> Option<c_int> {
-    let intercepted = intercept(function, comm, |abi, known, neighbours| {
+) -> impl Sides {
+    move |abi: &'static Abi, known: &Comm, neighbours: &Neighbours| {
         let partition = |ranks: &[c_int], (count, step): (N, isize), datatype| {
             let count = count.number()?;
             let each = isize::try_from(count).ok()?.checked_mul(step)?;
@@ -150,9 +166,7 @@ unsafe fn equal<N: Count>(
         let (to, from) = (&neighbours.destinations, &neighbours.sources);
         let sent = partition(to, (send.count, step), send.datatype)?;
         Some((sent, partition(from, (recv.count, 1), recv.datatype)?))
-    })?;
-    // SAFETY: the caller's promise.
-    Some(unsafe { run(intercepted, send.base, recv.base) })
+    }
 }
 
 /// `MPI_Neighbor_allgatherv`
@@ -165,18 +179,31 @@ pub unsafe fn neighbor_allgatherv<N: Count>(
     recv: BufferV<*mut c_void, N>,
     comm: Word,
 ) -> Option<c_int> {
-    let function = Function::NeighborAllgatherv;
-    let intercepted = intercept(function, comm, |abi, known, neighbours| {
+    // SAFETY: the caller's promise.
+    let sides = unsafe { gathered_sides(send, recv, comm) };
+    let intercepted = intercept(Function::NeighborAllgatherv, comm, sides)?;
+    // SAFETY: likewise.
+    Some(unsafe { run(intercepted, send.base, recv.base) })
+}
+
+/// The same elements for each neighbour, and parts with a count and a place from each.
+///
+/// # Safety
+///
+/// There is one of each per neighbour when the sides are made.
+pub unsafe fn gathered_sides<N: Count>(
+    send: Sent<N>,
+    recv: BufferV<*mut c_void, N>,
+    comm: Word,
+) -> impl Sides {
+    move |abi: &'static Abi, known: &Comm, neighbours: &Neighbours| {
         let count = send.count.number()?;
         let to = &neighbours.destinations;
         let sent = uniform(abi, comm, known, to, send.datatype, |_| Some((count, 0)))?;
         // SAFETY: the caller's promise.
-        Some((sent, unsafe {
-            listed(abi, comm, known, &neighbours.sources, recv)
-        }?))
-    })?;
-    // SAFETY: the caller's promise.
-    Some(unsafe { run(intercepted, send.base, recv.base) })
+        let received = unsafe { listed(abi, comm, known, &neighbours.sources, recv) }?;
+        Some((sent, received))
+    }
 }
 
 /// Parts with a count and a place for each neighbour.
@@ -208,17 +235,31 @@ pub unsafe fn neighbor_alltoallv<N: Count>(
     recv: BufferV<*mut c_void, N>,
     comm: Word,
 ) -> Option<c_int> {
-    let function = Function::NeighborAlltoallv;
-    let intercepted = intercept(function, comm, |abi, known, neighbours| {
+    // SAFETY: the caller's promise.
+    let sides = unsafe { listed_sides(send, recv, comm) };
+    let intercepted = intercept(Function::NeighborAlltoallv, comm, sides)?;
+    // SAFETY: likewise.
+    Some(unsafe { run(intercepted, send.base, recv.base) })
+}
+
+/// Parts with a count and a place for each neighbour, and from each.
+///
+/// # Safety
+///
+/// As for [`gathered_sides`].
+pub unsafe fn listed_sides<N: Count>(
+    send: BufferV<*const c_void, N>,
+    recv: BufferV<*mut c_void, N>,
+    comm: Word,
+) -> impl Sides {
+    move |abi: &'static Abi, known: &Comm, neighbours: &Neighbours| {
         let (to, from) = (&neighbours.destinations, &neighbours.sources);
-        // SAFETY: the caller's promise: there is one of each per neighbour.
+        // SAFETY: the caller's promise.
         unsafe {
             let sent = listed(abi, comm, known, to, send)?;
             Some((sent, listed(abi, comm, known, from, recv)?))
         }
-    })?;
-    // SAFETY: the caller's promise.
-    Some(unsafe { run(intercepted, send.base, recv.base) })
+    }
 }
 
 /// `MPI_Neighbor_alltoallw`, whose places are bytes, and as wide in both forms.
@@ -231,8 +272,24 @@ pub unsafe fn neighbor_alltoallw<N: Count>(
     recv: BufferW<*mut c_void, N, isize>,
     comm: Word,
 ) -> Option<c_int> {
-    let function = Function::NeighborAlltoallw;
-    let intercepted = intercept(function, comm, |abi, known, neighbours| {
+    // SAFETY: the caller's promise.
+    let sides = unsafe { typed_sides(send, recv, comm) };
+    let intercepted = intercept(Function::NeighborAlltoallw, comm, sides)?;
+    // SAFETY: likewise.
+    Some(unsafe { run(intercepted, send.base, recv.base) })
+}
+
+/// Parts with a count, a place and a datatype for each neighbour, and from each.
+///
+/// # Safety
+///
+/// As for [`gathered_sides`].
+pub unsafe fn typed_sides<N: Count>(
+    send: BufferW<*const c_void, N, isize>,
+    recv: BufferW<*mut c_void, N, isize>,
+    comm: Word,
+) -> impl Sides {
+    move |abi: &'static Abi, known: &Comm, neighbours: &Neighbours| {
         let partition = |ranks: &[c_int], counts: *const N, places: *const isize, types| {
             Partition::of_some(known.size, ranks, |i| {
                 // SAFETY: the caller's promise: there is one of each per neighbour.
@@ -250,7 +307,5 @@ pub unsafe fn neighbor_alltoallw<N: Count>(
         let (to, from) = (&neighbours.destinations, &neighbours.sources);
         let sent = partition(to, send.counts, send.places, send.types)?;
         Some((sent, partition(from, recv.counts, recv.places, recv.types)?))
-    })?;
-    // SAFETY: the caller's promise.
-    Some(unsafe { run(intercepted, send.base, recv.base) })
+    }
 }

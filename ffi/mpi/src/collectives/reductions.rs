@@ -457,7 +457,7 @@ pub unsafe fn reduce_scatter<N: Count>(
 /// # Safety
 ///
 /// There is one for each rank of the communicator.
-unsafe fn numbers<N: Count>(counts: *const N, comm: Word) -> Option<Vec<usize>> {
+pub unsafe fn numbers<N: Count>(counts: *const N, comm: Word) -> Option<Vec<usize>> {
     let known = communicator::of(active()?, comm).ok()?;
     if counts.is_null() || !known.is_plain() {
         return None;

@@ -382,6 +382,14 @@ impl Comm {
         (agree, largest)
     }
 
+    /// Whether such a function has been called more than once.
+    pub fn is_again(&self, function: Function) -> bool {
+        self.irregular[function as usize]
+            .calls
+            .load(Ordering::Relaxed)
+            > 1
+    }
+
     /// Counts a call in the same way if the ranks are not to agree and the largest part was less
     /// than `least` bytes; returns whether that is so.
     #[inline(always)]

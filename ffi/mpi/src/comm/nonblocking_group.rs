@@ -8,18 +8,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use libcopy::TeamKey;
+use libcopy::collective::nonblocking::agreement::{LENGTHS, Progress, WORDS};
 use libcopy::collective::nonblocking::engine::Engines;
 use libcopy::collective::nonblocking::operation::Participants;
 use libcopy::collective::nonblocking::table::{MOST_RANKS, ONE_AFTER_ANOTHER, Table, depth};
 use libcopy::policy::Oversubscription;
 use libcopy::transport::process_memory;
 
-use crate::bootstrap;
 use crate::bootstrap::own_collectives::{Plain, allgather, bcast};
 use crate::comm::group::Node;
 use crate::decide::environment::is_governed;
 use crate::library::abi::{Abi, Word};
-use crate::library::{abi, pmpi};
+use crate::library::stats::Function;
+use crate::library::{abi, pmpi, progress};
 use crate::types::fortran_names;
 use libcopy::lock::lock;
 
@@ -28,11 +29,21 @@ use libcopy::lock::lock;
 pub struct NonblockingGroup {
     /// The ranks, and what they share.
     pub group: Arc<Participants>,
-    /// Whether ranks outnumber processors.
-    pub is_oversubscribed: bool,
+    /// How ranks and processors go together.
+    pub oversubscription: Oversubscription,
     /// Whether all ranks want a governor.
     pub is_governed: bool,
     under_way: AtomicU64,
+    lengths: Mutex<Lengths>,
+}
+
+/// How long a rank's parts are in functions whose ranks do not know those of the others.
+#[derive(Debug, Default)]
+struct Lengths {
+    agreement: Progress,
+    /// The largest of our own in the last call of each of these functions, in the order in which
+    /// all ranks have called them first.
+    largest: Vec<(Function, u64)>,
 }
 
 /// An operation that is under way.
@@ -78,9 +89,6 @@ struct Card {
     /// Where a word is that the others try to read.
     address: u64,
     word: u64,
-    processors: u64,
-    /// How far others share them, as a number.
-    shared: u64,
     /// Whether engines may move our parts.
     engines: u64,
     /// Whether a governor is wanted.
@@ -93,22 +101,13 @@ unsafe impl Plain for Offer {}
 unsafe impl Plain for Card {}
 
 impl NonblockingGroup {
-    /// How ranks and processors go together, as far as it knows.
-    pub fn oversubscription(&self) -> Oversubscription {
-        if self.is_oversubscribed {
-            Oversubscription::Moderate
-        } else {
-            Oversubscription::None
-        }
-    }
-
     /// Makes it, if all ranks are on one machine and reach each other's memory. Collective; all
     /// ranks come to the same answer.
     pub fn meet(
         abi: &'static Abi,
         comm: Word,
-        rank: usize,
-        size: usize,
+        (rank, size): (usize, usize),
+        oversubscription: Oversubscription,
     ) -> Option<NonblockingGroup> {
         if !(2..=MOST_RANKS).contains(&size) {
             return None;
@@ -161,8 +160,6 @@ impl NonblockingGroup {
             fine: i32::from(table.is_some() && !fortran_names::has_other_functions(abi)),
             address: &raw const *word as u64,
             word: *word,
-            processors: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
-            shared: bootstrap::shared() as u64,
             engines: engines.is_some().into(),
             governed: is_governed().into(),
         };
@@ -183,14 +180,14 @@ impl NonblockingGroup {
         if all.iter().any(|card| card.fine == 0) {
             return None;
         }
-        let processors = cards.iter().map(|card| card.processors).max().unwrap_or(1);
         let pids = cards.iter().map(|card| card.pid).collect();
         let engines = engines.filter(|_| cards.iter().all(|card| card.engines != 0));
         Some(NonblockingGroup {
             group: Arc::new(Participants::new(table?, pids, rank, engines.map(Arc::new))),
-            is_oversubscribed: size as u64 > processors || cards.iter().any(|card| card.shared > 0),
+            oversubscription,
             is_governed: cards.iter().all(|card| card.governed != 0),
             under_way: AtomicU64::new(0),
+            lengths: Mutex::default(),
         })
     }
 
@@ -247,9 +244,10 @@ impl NonblockingGroup {
                 group.rank,
                 group.engines.clone(),
             )),
-            is_oversubscribed: self.is_oversubscribed,
+            oversubscription: self.oversubscription,
             is_governed: self.is_governed,
             under_way: AtomicU64::new(0),
+            lengths: Mutex::default(),
         };
         let most = all.iter().map(|[_, requests]| *requests).max();
         Some((made.enlisted(), most.unwrap_or(0)))
@@ -262,6 +260,33 @@ impl NonblockingGroup {
         all.retain(|other| other.strong_count() > 0);
         all.push(Arc::downgrade(&members));
         members
+    }
+
+    /// The largest part of all ranks in a function of which each knows its own, `mine` for us now,
+    /// as they last said it; nothing where they are to ask later. All ranks ask in the same calls,
+    /// get the same answers, and do not wait for each other.
+    pub fn largest(&self, function: Function, mine: u64) -> Option<u64> {
+        let mut lengths = lock(&self.lengths);
+        let Lengths { agreement, largest } = &mut *lengths;
+        let place = largest.iter().position(|(other, _)| *other == function);
+        let place = place.unwrap_or(largest.len());
+        match largest.get_mut(place) {
+            Some(known) => known.1 = mine,
+            None => largest.push((function, mine)),
+        }
+        let mut own = [0; WORDS];
+        for (word, (_, largest)) in own.iter_mut().zip(&*largest) {
+            *word = *largest;
+        }
+        let topic = self.group.table.topic(LENGTHS, self.group.rank);
+        let said = topic.ask(agreement, &own, || {
+            progress::everything();
+            std::thread::yield_now();
+        });
+        said?
+            .iter()
+            .filter_map(|words| words.get(place).copied())
+            .max()
     }
 
     /// An operation begins.

@@ -32,25 +32,32 @@ const fn from(bytes: u64) -> Range {
 /// Messages per rank (for reductions, what each rank contributes) inside a machine that are faster
 /// here, by oversubscription: none, moderate, heavy. The same on every rank of every machine,
 /// because all ranks of a communicator must decide alike.
-fn faster(library: MpiImplementation, op: Op, is_nonblocking: bool) -> [Range; 3] {
+fn faster(library: MpiImplementation, function: Function) -> [Range; 3] {
     use MpiImplementation::{Mpich, OpenMpi};
-    if is_nonblocking {
-        // The rank that waits does the work.
+    let Some(op) = function.op() else {
+        return [NEVER; 3];
+    };
+    if function.is_nonblocking() {
+        // The rank that waits does the work: of two and four ranks on two processors of Zen 4
+        // (`tests/peers/mpi_coll.c` with `LIBCOPY_MPI_MIN=1`).
         let (alone, shared) = match (op, library) {
-            (Op::Allgather, _) => (from(64 * KIB), from(64 * KIB)),
-            // Slices change hands between the caches, which at 1 MiB costs more than it saves.
-            (Op::Reduce | Op::Allreduce, _) => (from(4 * MIB), from(64 * KIB)),
+            (Op::Allgather | Op::Reduce | Op::Allreduce | Op::ReduceScatter, _) => {
+                (from(64 * KIB), from(64 * KIB))
+            }
             (Op::Gather, _) | (Op::Scatter, Mpich) => (from(256 * KIB), from(256 * KIB)),
             (Op::Scatter, OpenMpi) => (from(256 * KIB), from(MIB)),
             // A request of our own costs more than a short message saves. MPICH polls, which hurts
             // it wherever ranks share a processor.
-            (Op::Bcast, Mpich) => (from(MIB), from(256 * KIB)),
-            (Op::Bcast, OpenMpi) => (from(MIB), from(4 * MIB)),
-            (Op::Alltoall, Mpich) => (NEVER, from(256 * KIB)),
-            (Op::Alltoall, OpenMpi) => (NEVER, from(MIB)),
-            (Op::Control | Op::Barrier | Op::ReduceScatter | Op::Scan | Op::Exscan, _) => {
-                (NEVER, NEVER)
-            }
+            (Op::Bcast, Mpich) => (from(256 * KIB), from(256 * KIB)),
+            (Op::Bcast, OpenMpi) => (from(256 * KIB), from(MIB)),
+            // MPICH's regular ones are faster than its others.
+            (Op::Alltoall, Mpich) => match function {
+                Function::Ialltoall | Function::AlltoallInit => (NEVER, from(256 * KIB)),
+                _ => (from(256 * KIB), from(256 * KIB)),
+            },
+            (Op::Scan | Op::Exscan, Mpich) => (from(64 * KIB), from(64 * KIB)),
+            (Op::Scan, OpenMpi) => ((64 * KIB, MIB), NEVER),
+            (Op::Alltoall | Op::Exscan, OpenMpi) | (Op::Control | Op::Barrier, _) => (NEVER, NEVER),
         };
         return [alone, shared, shared];
     }
@@ -151,13 +158,10 @@ fn ranges(library: MpiImplementation) -> &'static Ranges {
     RANGES[library as usize].get_or_init(|| {
         let mut ranges = [[[NEVER; 3]; 2]; FUNCTIONS];
         for function in Function::all() {
-            let is_nonblocking = function.is_nonblocking();
-            if let Some(op) = function.op() {
-                ranges[function as usize] = [
-                    faster_if_short(library, function),
-                    faster(library, op, is_nonblocking),
-                ];
-            }
+            ranges[function as usize] = [
+                faster_if_short(library, function),
+                faster(library, function),
+            ];
         }
         ranges
     })
@@ -182,10 +186,7 @@ fn may_be_faster(
     function: Function,
     known: Option<Oversubscription>,
 ) -> [[Range; 3]; 2] {
-    let Some(op) = function.op() else {
-        return [[NEVER; 3]; 2];
-    };
-    let long = faster(library, op, function.is_nonblocking());
+    let long = faster(library, function);
     let of = |all: [Range; 3]| known.map_or(all, |under| [all[under as usize]; 3]);
     [faster_if_short(library, function), long].map(of)
 }

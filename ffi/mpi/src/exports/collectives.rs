@@ -14,6 +14,7 @@ use libcopy::collective::Op;
 use crate::collectives::governor::Span;
 use crate::collectives::nonblocking::calls;
 use crate::collectives::nonblocking::calls::About;
+use crate::collectives::nonblocking::irregular as nonblocking_irregular;
 use crate::collectives::persistent::made;
 use crate::collectives::small_calls::{are_small_parts, are_small_together, were_small};
 use crate::collectives::{barrier, irregular, neighbours, reductions, regular};

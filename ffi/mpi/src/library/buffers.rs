@@ -4,6 +4,7 @@
 //! there are, and of which type; `A` is the address, `N` what counts.
 
 use std::ffi::c_void;
+use std::ops::Range;
 
 use libcopy::Parts;
 
@@ -87,6 +88,11 @@ pub struct Division {
 }
 
 impl Division {
+    /// A rank's bytes.
+    pub fn range(&self, rank: usize) -> Range<usize> {
+        self.offsets[rank]..self.offsets[rank] + self.counts[rank]
+    }
+
     /// The parts that these are.
     pub fn parts(&self) -> Parts<'_> {
         Parts {

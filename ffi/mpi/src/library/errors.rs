@@ -103,21 +103,25 @@ pub fn refuses(abi: &Abi, function: Function) -> bool {
                 Function::Gather | Function::Igather | Function::GatherInit => {
                     pmpi::gather(at, *one, kind, at, *one, kind, 0, comm)
                 }
-                Function::Gatherv => pmpi::gatherv(at, *one, kind, at, one, place, kind, 0, comm),
+                Function::Gatherv | Function::Igatherv => {
+                    pmpi::gatherv(at, *one, kind, at, one, place, kind, 0, comm)
+                }
                 Function::Scatter | Function::Iscatter | Function::ScatterInit => {
                     pmpi::scatter(at, *one, kind, at, *one, kind, 0, comm)
                 }
-                Function::Scatterv => pmpi::scatterv(at, one, place, kind, at, *one, kind, 0, comm),
+                Function::Scatterv | Function::Iscatterv => {
+                    pmpi::scatterv(at, one, place, kind, at, *one, kind, 0, comm)
+                }
                 Function::Allgather | Function::Iallgather | Function::AllgatherInit => {
                     pmpi::allgather(at, *one, kind, at, *one, kind, comm)
                 }
-                Function::Allgatherv => {
+                Function::Allgatherv | Function::Iallgatherv => {
                     pmpi::allgatherv(at, *one, kind, at, one, place, kind, comm)
                 }
                 Function::Alltoall | Function::Ialltoall | Function::AlltoallInit => {
                     pmpi::alltoall(at, *one, kind, at, *one, kind, comm)
                 }
-                Function::Alltoallv => {
+                Function::Alltoallv | Function::Ialltoallv => {
                     pmpi::alltoallv(at, one, place, kind, at, one, place, kind, comm)
                 }
                 _ => 0,
@@ -146,12 +150,16 @@ pub fn refuses_reduction(function: Function, (datatype, op): (Word, Word), size:
                 Function::Allreduce | Function::Iallreduce | Function::AllreduceInit => {
                     pmpi::allreduce(at, at, count, datatype, op, comm)
                 }
-                Function::ReduceScatter => pmpi::reduce_scatter(at, at, &count, datatype, op, comm),
-                Function::ReduceScatterBlock => {
+                Function::ReduceScatter | Function::IreduceScatter => {
+                    pmpi::reduce_scatter(at, at, &count, datatype, op, comm)
+                }
+                Function::ReduceScatterBlock | Function::IreduceScatterBlock => {
                     pmpi::reduce_scatter_block(at, at, count, datatype, op, comm)
                 }
-                Function::Scan => pmpi::scan(at, at, count, datatype, op, comm),
-                Function::Exscan => pmpi::exscan(at, at, count, datatype, op, comm),
+                Function::Scan | Function::Iscan => pmpi::scan(at, at, count, datatype, op, comm),
+                Function::Exscan | Function::Iexscan => {
+                    pmpi::exscan(at, at, count, datatype, op, comm)
+                }
                 _ => 0,
             }
         }

@@ -95,7 +95,7 @@ macro_rules! collectives {
                 device gather [buffer(send, send_count, send_type), buffer_v(recv, recv_counts, recv_places, recv_type)] [root];
                 small [were_small(comm)];
                 blocking gatherv = [MPI_Gatherv MPI_Gatherv_c] [mpi_gatherv_ ompi_gatherv_f] => Gatherv irregular;
-                nonblocking igatherv = [MPI_Igatherv MPI_Igatherv_c] [];
+                nonblocking igatherv = [MPI_Igatherv MPI_Igatherv_c] [mpi_igatherv_ ompi_igatherv_f] => Igatherv nonblocking_irregular;
                 persistent gatherv_init = [MPI_Gatherv_init MPI_Gatherv_init_c MPIX_Gatherv_init] [];
             }
             scatterv(
@@ -107,7 +107,7 @@ macro_rules! collectives {
                 device scatter [buffer_v(send, send_counts, send_places, send_type), buffer(recv, recv_count, recv_type)] [root];
                 small [were_small(comm)];
                 blocking scatterv = [MPI_Scatterv MPI_Scatterv_c] [mpi_scatterv_ ompi_scatterv_f] => Scatterv irregular;
-                nonblocking iscatterv = [MPI_Iscatterv MPI_Iscatterv_c] [];
+                nonblocking iscatterv = [MPI_Iscatterv MPI_Iscatterv_c] [mpi_iscatterv_ ompi_iscatterv_f] => Iscatterv nonblocking_irregular;
                 persistent scatterv_init = [MPI_Scatterv_init MPI_Scatterv_init_c MPIX_Scatterv_init] [];
             }
             allgatherv(
@@ -119,7 +119,7 @@ macro_rules! collectives {
                 device allgather [buffer(send, send_count, send_type), buffer_v(recv, recv_counts, recv_places, recv_type)] [];
                 small [are_small_parts(recv_counts, recv_type, comm)];
                 blocking allgatherv = [MPI_Allgatherv MPI_Allgatherv_c] [mpi_allgatherv_ ompi_allgatherv_f] => Allgatherv irregular;
-                nonblocking iallgatherv = [MPI_Iallgatherv MPI_Iallgatherv_c] [];
+                nonblocking iallgatherv = [MPI_Iallgatherv MPI_Iallgatherv_c] [mpi_iallgatherv_ ompi_iallgatherv_f] => Iallgatherv nonblocking_irregular;
                 persistent allgatherv_init = [MPI_Allgatherv_init MPI_Allgatherv_init_c MPIX_Allgatherv_init] [];
             }
             alltoallv(
@@ -134,7 +134,7 @@ macro_rules! collectives {
                 ] [];
                 small [were_small(comm)];
                 blocking alltoallv = [MPI_Alltoallv MPI_Alltoallv_c] [mpi_alltoallv_ ompi_alltoallv_f] => Alltoallv irregular;
-                nonblocking ialltoallv = [MPI_Ialltoallv MPI_Ialltoallv_c] [];
+                nonblocking ialltoallv = [MPI_Ialltoallv MPI_Ialltoallv_c] [mpi_ialltoallv_ ompi_ialltoallv_f] => Ialltoallv nonblocking_irregular;
                 persistent alltoallv_init = [MPI_Alltoallv_init MPI_Alltoallv_init_c MPIX_Alltoallv_init] [];
             }
             alltoallw(
@@ -149,7 +149,7 @@ macro_rules! collectives {
                 ] [];
                 small [typed_were_small(comm)];
                 blocking alltoallw = [MPI_Alltoallw MPI_Alltoallw_c] [mpi_alltoallw_ ompi_alltoallw_f] => Alltoallw rdma_alltoallw;
-                nonblocking ialltoallw = [MPI_Ialltoallw MPI_Ialltoallw_c] [];
+                nonblocking ialltoallw = [MPI_Ialltoallw MPI_Ialltoallw_c] [] => Ialltoallw nonblocking_irregular;
                 persistent alltoallw_init = [MPI_Alltoallw_init MPI_Alltoallw_init_c MPIX_Alltoallw_init] [];
             }
             reduce(send: input, recv: output, count: count, datatype: datatype, op: op, root: root; comm) {
@@ -179,7 +179,8 @@ macro_rules! collectives {
                 small [are_small_together(counts, datatype, comm)];
                 blocking reduce_scatter = [MPI_Reduce_scatter MPI_Reduce_scatter_c] [mpi_reduce_scatter_ ompi_reduce_scatter_f]
                     => ReduceScatter reductions;
-                nonblocking ireduce_scatter = [MPI_Ireduce_scatter MPI_Ireduce_scatter_c] [];
+                nonblocking ireduce_scatter = [MPI_Ireduce_scatter MPI_Ireduce_scatter_c]
+                    [mpi_ireduce_scatter_ ompi_ireduce_scatter_f] => IreduceScatter nonblocking_irregular;
                 persistent reduce_scatter_init = [MPI_Reduce_scatter_init MPI_Reduce_scatter_init_c MPIX_Reduce_scatter_init] [];
             }
             reduce_scatter_block(send: input, recv: output, count: count, datatype: datatype, op: op; comm) {
@@ -189,7 +190,8 @@ macro_rules! collectives {
                 small [is_small(count, datatype)];
                 blocking reduce_scatter_block = [MPI_Reduce_scatter_block MPI_Reduce_scatter_block_c]
                     [mpi_reduce_scatter_block_ ompi_reduce_scatter_block_f] => ReduceScatterBlock reductions;
-                nonblocking ireduce_scatter_block = [MPI_Ireduce_scatter_block MPI_Ireduce_scatter_block_c] [];
+                nonblocking ireduce_scatter_block = [MPI_Ireduce_scatter_block MPI_Ireduce_scatter_block_c]
+                    [mpi_ireduce_scatter_block_ ompi_ireduce_scatter_block_f] => IreduceScatterBlock nonblocking_irregular;
                 persistent reduce_scatter_block_init =
                     [MPI_Reduce_scatter_block_init MPI_Reduce_scatter_block_init_c MPIX_Reduce_scatter_block_init] [];
             }
@@ -199,7 +201,7 @@ macro_rules! collectives {
                 device allreduce [reduction(send, recv, count, datatype, op)] [];
                 small [is_small(count, datatype)];
                 blocking scan = [MPI_Scan MPI_Scan_c] [mpi_scan_ ompi_scan_f] => Scan reductions;
-                nonblocking iscan = [MPI_Iscan MPI_Iscan_c] [];
+                nonblocking iscan = [MPI_Iscan MPI_Iscan_c] [mpi_iscan_ ompi_iscan_f] => Iscan calls;
                 persistent scan_init = [MPI_Scan_init MPI_Scan_init_c MPIX_Scan_init] [];
             }
             exscan(send: input, recv: output, count: count, datatype: datatype, op: op; comm) {
@@ -208,7 +210,7 @@ macro_rules! collectives {
                 device allreduce [reduction(send, recv, count, datatype, op)] [];
                 small [is_small(count, datatype)];
                 blocking exscan = [MPI_Exscan MPI_Exscan_c] [mpi_exscan_ ompi_exscan_f] => Exscan reductions;
-                nonblocking iexscan = [MPI_Iexscan MPI_Iexscan_c] [];
+                nonblocking iexscan = [MPI_Iexscan MPI_Iexscan_c] [mpi_iexscan_ ompi_iexscan_f] => Iexscan calls;
                 persistent exscan_init = [MPI_Exscan_init MPI_Exscan_init_c MPIX_Exscan_init] [];
             }
             neighbor_allgather(
@@ -221,7 +223,8 @@ macro_rules! collectives {
                 small [were_small(comm)];
                 blocking neighbor_allgather = [MPI_Neighbor_allgather MPI_Neighbor_allgather_c]
                     [mpi_neighbor_allgather_ ompi_neighbor_allgather_f] => NeighborAllgather neighbours;
-                nonblocking ineighbor_allgather = [MPI_Ineighbor_allgather MPI_Ineighbor_allgather_c] [];
+                nonblocking ineighbor_allgather = [MPI_Ineighbor_allgather MPI_Ineighbor_allgather_c]
+                    [mpi_ineighbor_allgather_ ompi_ineighbor_allgather_f] => IneighborAllgather nonblocking_irregular;
                 persistent neighbor_allgather_init =
                     [MPI_Neighbor_allgather_init MPI_Neighbor_allgather_init_c MPIX_Neighbor_allgather_init] [];
             }
@@ -235,7 +238,8 @@ macro_rules! collectives {
                 small [were_small(comm)];
                 blocking neighbor_allgatherv = [MPI_Neighbor_allgatherv MPI_Neighbor_allgatherv_c]
                     [mpi_neighbor_allgatherv_ ompi_neighbor_allgatherv_f] => NeighborAllgatherv neighbours;
-                nonblocking ineighbor_allgatherv = [MPI_Ineighbor_allgatherv MPI_Ineighbor_allgatherv_c] [];
+                nonblocking ineighbor_allgatherv = [MPI_Ineighbor_allgatherv MPI_Ineighbor_allgatherv_c]
+                    [mpi_ineighbor_allgatherv_ ompi_ineighbor_allgatherv_f] => IneighborAllgatherv nonblocking_irregular;
                 persistent neighbor_allgatherv_init =
                     [MPI_Neighbor_allgatherv_init MPI_Neighbor_allgatherv_init_c MPIX_Neighbor_allgatherv_init] [];
             }
@@ -249,7 +253,8 @@ macro_rules! collectives {
                 small [were_small(comm)];
                 blocking neighbor_alltoall = [MPI_Neighbor_alltoall MPI_Neighbor_alltoall_c]
                     [mpi_neighbor_alltoall_ ompi_neighbor_alltoall_f] => NeighborAlltoall neighbours;
-                nonblocking ineighbor_alltoall = [MPI_Ineighbor_alltoall MPI_Ineighbor_alltoall_c] [];
+                nonblocking ineighbor_alltoall = [MPI_Ineighbor_alltoall MPI_Ineighbor_alltoall_c]
+                    [mpi_ineighbor_alltoall_ ompi_ineighbor_alltoall_f] => IneighborAlltoall nonblocking_irregular;
                 persistent neighbor_alltoall_init =
                     [MPI_Neighbor_alltoall_init MPI_Neighbor_alltoall_init_c MPIX_Neighbor_alltoall_init] [];
             }
@@ -266,7 +271,8 @@ macro_rules! collectives {
                 small [were_small(comm)];
                 blocking neighbor_alltoallv = [MPI_Neighbor_alltoallv MPI_Neighbor_alltoallv_c]
                     [mpi_neighbor_alltoallv_ ompi_neighbor_alltoallv_f] => NeighborAlltoallv neighbours;
-                nonblocking ineighbor_alltoallv = [MPI_Ineighbor_alltoallv MPI_Ineighbor_alltoallv_c] [];
+                nonblocking ineighbor_alltoallv = [MPI_Ineighbor_alltoallv MPI_Ineighbor_alltoallv_c]
+                    [mpi_ineighbor_alltoallv_ ompi_ineighbor_alltoallv_f] => IneighborAlltoallv nonblocking_irregular;
                 persistent neighbor_alltoallv_init =
                     [MPI_Neighbor_alltoallv_init MPI_Neighbor_alltoallv_init_c MPIX_Neighbor_alltoallv_init] [];
             }
@@ -284,7 +290,8 @@ macro_rules! collectives {
                 blocking neighbor_alltoallw = [MPI_Neighbor_alltoallw MPI_Neighbor_alltoallw_c]
                     [mpi_neighbor_alltoallw_ ompi_neighbor_alltoallw_f]
                     => NeighborAlltoallw rdma_alltoallw;
-                nonblocking ineighbor_alltoallw = [MPI_Ineighbor_alltoallw MPI_Ineighbor_alltoallw_c] [];
+                nonblocking ineighbor_alltoallw = [MPI_Ineighbor_alltoallw MPI_Ineighbor_alltoallw_c] []
+                    => IneighborAlltoallw nonblocking_irregular;
                 persistent neighbor_alltoallw_init =
                     [MPI_Neighbor_alltoallw_init MPI_Neighbor_alltoallw_init_c MPIX_Neighbor_alltoallw_init] [];
             }

@@ -85,8 +85,11 @@ static WATCHED: &[Watched] = watched! {
     Completion: MPI_Wait MPI_Test MPI_Waitall MPI_Testall MPI_Waitany MPI_Testany MPI_Waitsome
         MPI_Testsome MPI_Request_get_status MPI_Request_get_status_any MPI_Request_get_status_all
         MPI_Request_get_status_some MPI_Request_free;
-    Nonblocking: MPI_Ibcast MPI_Igather MPI_Iscatter MPI_Iallgather MPI_Ialltoall MPI_Ireduce
-        MPI_Iallreduce MPI_Bcast_init MPI_Gather_init MPI_Scatter_init MPI_Allgather_init
+    Nonblocking: MPI_Ibcast MPI_Igather MPI_Igatherv MPI_Iscatter MPI_Iscatterv MPI_Iallgather
+        MPI_Iallgatherv MPI_Ialltoall MPI_Ialltoallv MPI_Ialltoallw MPI_Ireduce MPI_Iallreduce
+        MPI_Ireduce_scatter MPI_Ireduce_scatter_block MPI_Iscan MPI_Iexscan
+        MPI_Ineighbor_allgather MPI_Ineighbor_allgatherv MPI_Ineighbor_alltoall
+        MPI_Ineighbor_alltoallv MPI_Ineighbor_alltoallw MPI_Bcast_init MPI_Gather_init MPI_Scatter_init MPI_Allgather_init
         MPI_Alltoall_init MPI_Reduce_init MPI_Allreduce_init;
     Packing: MPI_Pack MPI_Unpack MPI_Pack_external MPI_Unpack_external;
 };

@@ -17,7 +17,7 @@ use crate::library::failure::Failure;
 use crate::types::buffer::Kind;
 
 /// The parts of a buffer, one for each rank.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Partition {
     /// One for all parts, or one for each; `None` for a part that has no elements.
     kinds: Vec<Option<Kind>>,
@@ -126,6 +126,35 @@ impl Partition {
         .checked()
     }
 
+    /// One part alone, a rank's: `count` elements from the start of the buffer on.
+    pub fn of_one(size: usize, rank: usize, kind: Kind, count: usize) -> Option<Partition> {
+        let rank = c_int::try_from(rank).ok()?;
+        let kind = Some(kind);
+        Partition::of_some(size, &[rank], |_| Some((kind.clone(), count, 0)))
+    }
+
+    /// No parts.
+    pub fn empty(size: usize) -> Partition {
+        Partition {
+            kinds: vec![None],
+            counts: vec![0; size],
+            places: vec![0; size],
+        }
+    }
+
+    /// The same with datatypes that stay, whatever the program frees.
+    ///
+    /// # Errors
+    ///
+    /// The library's error code.
+    pub fn kept(&self, abi: &Abi) -> Result<Partition, c_int> {
+        let mut kept = self.clone();
+        for kind in kept.kinds.iter_mut().flatten() {
+            *kind = kind.kept(abi)?;
+        }
+        Ok(kept)
+    }
+
     /// Parts for some of the ranks only: `part` gives a neighbour's datatype, count and place in
     /// bytes by its index; negative neighbours have none.
     pub fn of_some(
@@ -218,7 +247,7 @@ impl Partition {
 
     /// Where the parts begin and how far they reach, if they are their bytes. Parts that are far
     /// from each other are not: a window of all that is between them would have to be opened.
-    fn span(&self) -> Option<(isize, usize)> {
+    pub fn span(&self) -> Option<(isize, usize)> {
         let (mut first, mut end) = (isize::MAX, isize::MIN);
         for rank in 0..self.counts.len() {
             let bytes = self.bytes(rank);
@@ -240,7 +269,7 @@ impl Partition {
     }
 
     /// Lengths in bytes, and offsets: behind `first`, or one behind the other.
-    fn division(&self, first: Option<isize>) -> Division {
+    pub fn division(&self, first: Option<isize>) -> Division {
         let mut end = 0;
         let (mut counts, mut offsets) = (Vec::new(), Vec::new());
         for rank in 0..self.counts.len() {
@@ -275,16 +304,62 @@ impl Partition {
     /// The elements of all parts are readable.
     pub unsafe fn pack(&self, base: *const c_void) -> Result<Scratch, Failure> {
         let mut packed = Scratch::new(self.total())?;
-        let mut end = 0;
+        let parts = self.packed_parts();
         for rank in 0..self.counts.len() {
-            let bytes = self.bytes(rank);
-            if let Some((kind, place, count)) = self.elements(rank, base.cast_mut()) {
-                // SAFETY: the caller's promise.
-                unsafe { kind.copy_to(place, count, &mut packed[end..end + bytes])? };
-            }
-            end += bytes;
+            // SAFETY: the caller's promise.
+            unsafe { self.pack_part(base, rank, &mut packed, &parts)? };
         }
         Ok(packed)
+    }
+
+    /// Puts the bytes of a rank's part where they are among those of all parts.
+    ///
+    /// # Errors
+    ///
+    /// The library's error code.
+    ///
+    /// # Safety
+    ///
+    /// The elements of the part are readable.
+    pub unsafe fn pack_part(
+        &self,
+        base: *const c_void,
+        rank: usize,
+        packed: &mut [u8],
+        parts: &Division,
+    ) -> Result<(), c_int> {
+        match self.elements(rank, base.cast_mut()) {
+            // SAFETY: the caller's promise.
+            Some((kind, place, count)) => unsafe {
+                kind.copy_to(place, count, &mut packed[parts.range(rank)])
+            },
+            None => Ok(()),
+        }
+    }
+
+    /// Puts the bytes of all parts but that of the rank `keep` where they belong.
+    ///
+    /// # Errors
+    ///
+    /// The library's error code.
+    ///
+    /// # Safety
+    ///
+    /// The elements of these parts are writable, and used by nobody else.
+    pub unsafe fn unpack(
+        &self,
+        base: *mut c_void,
+        keep: Option<usize>,
+        packed: &[u8],
+    ) -> Result<(), c_int> {
+        let parts = self.packed_parts();
+        for rank in (0..self.counts.len()).filter(|rank| keep != Some(*rank)) {
+            if let Some((kind, place, count)) = self.elements(rank, base) {
+                // SAFETY: the caller's promise.
+                unsafe { kind.unpack_any(&packed[parts.range(rank)], place, count)? };
+            }
+        }
+        Ok(())
     }
 
     /// Whether elements are packed or unpacked.
@@ -420,20 +495,13 @@ impl Partition {
             None => {}
         }
         let mut packed = Scratch::new(self.total())?;
-        let range = |rank: usize| parts.offsets[rank]..parts.offsets[rank] + parts.counts[rank];
         if let Some(rank) = keep {
-            if let Some((kind, place, count)) = self.elements(rank, base) {
-                // SAFETY: the caller's promise.
-                unsafe { kind.copy_to(place, count, &mut packed[range(rank)])? };
-            }
+            // SAFETY: the caller's promise.
+            unsafe { self.pack_part(base, rank, &mut packed, &division)? };
         }
         work(&mut packed, parts)?;
-        for rank in (0..self.counts.len()).filter(|rank| keep != Some(*rank)) {
-            if let Some((kind, place, count)) = self.elements(rank, base) {
-                // SAFETY: the caller's promise.
-                unsafe { kind.unpack_any(&packed[range(rank)], place, count)? };
-            }
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.unpack(base, keep, &packed)? };
         Ok(())
     }
 }

@@ -38,7 +38,7 @@ fn fortran_programs_print_the_same() {
             let plain = text(&mpi.run(2, &[], &[]).stdout);
             let ours = mpi.run(2, &[], &preload);
             let has_persistent = binding != "-DBINDING=3";
-            let lines = if has_persistent { 35 } else { 28 };
+            let lines = if has_persistent { 47 } else { 40 };
             assert_eq!(plain.lines().count(), lines, "{plain}");
             assert_eq!(plain, text(&ours.stdout), "{name} {binding}");
             // MPICH's mpi_f08 hands descriptors of arrays to functions within the library.
@@ -77,6 +77,10 @@ fn fortran_programs_print_the_same() {
             };
             for functions in [&NONBLOCKING_FUNCTIONS[..], persistent] {
                 for (function, count) in taken_of(&report, functions) {
+                    // Open MPI's arrays of types go past us.
+                    if function.starts_with("MPI_I") && function.ends_with("alltoallw") {
+                        continue;
+                    }
                     // MPICH's `mpi_f08` waits past us, and comes with its other Fortran.
                     assert_eq!(
                         count > 0,

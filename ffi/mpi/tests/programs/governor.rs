@@ -148,7 +148,8 @@ fn nonblocking_collectives_take_the_way_that_costs_less_on_all_ranks() {
     for mpi in programs(source!("governed_nonblocking.c"), &[]) {
         let name = mpi.name;
         let file = mpi.program.with_extension("stats");
-        let run = |how: &str, function: &str, numbers: [u64; 3], settings: &[(&str, &str)]| {
+        type Calls<'a> = (&'a str, &'a str, [u64; 3]);
+        let run_on = |ranks, (how, function, numbers): Calls<'_>, settings: &[(&str, &str)]| {
             let environment = [
                 ("LD_PRELOAD", library),
                 ("LIBCOPY_STATS", file.to_str().expect("a plain path")),
@@ -156,11 +157,18 @@ fn nonblocking_collectives_take_the_way_that_costs_less_on_all_ranks() {
             let environment = [&environment[..], settings].concat();
             let arguments = numbers.map(|number| number.to_string());
             let [calls, bytes, window] = arguments.each_ref().map(String::as_str);
-            let output = mpi.run(3, &[how, calls, bytes, window], &environment);
-            assert_eq!(text(&output.stdout), "0 wrong\n".repeat(3), "{name} {how}");
+            let output = mpi.run(ranks, &[how, calls, bytes, window], &environment);
+            assert_eq!(
+                text(&output.stdout),
+                "0 wrong\n".repeat(ranks),
+                "{name} {how}"
+            );
             let lines = std::fs::read_to_string(&file).expect("a file of the ranks");
             let _ = std::fs::remove_file(&file);
             governed(&lines, function, numbers[1])
+        };
+        let run = |how: &str, function: &str, numbers, settings: &[(&str, &str)]| {
+            run_on(3, (how, function, numbers), settings)
         };
         // What is decided, by a clock of its own, does not depend on the library; how requests are
         // completed does: the other one has the case with most of them.
@@ -194,9 +202,17 @@ fn nonblocking_collectives_take_the_way_that_costs_less_on_all_ranks() {
         let all_alike = ranks.len() == 3 && ranks.iter().all(|rank| *rank == ranks[0]);
         assert!(all_alike && ranks[0][1] > 0, "{name}: {ranks:?}");
         // A start waits for nobody, however many of them there are.
-        let ranks = run("ahead", "MPI_Ibcast", [3000, 32768, 1], &[]);
+        let ranks = run("ahead", "MPI_Ibcast", [400, 1 << 20, 1], &[]);
+        assert_eq!(ranks.len(), 3, "{name}: {ranks:?}");
         assert!(
-            ranks.iter().all(|rank| rank[0] + rank[1] == 3000),
+            ranks.iter().all(|rank| rank[0] + rank[1] == 400),
+            "{name}: {ranks:?}"
+        );
+        // Two ranks that have a processor each, and no other one, share none.
+        let bound = ("GOVERNED_BOUND", "1");
+        let ranks = run_on(2, (gathers.0, gathers.1, [20, 1 << 18, 1]), &[bound]);
+        assert!(
+            ranks.len() == 2 && ranks.iter().all(|rank| rank[0] + rank[1] == 19),
             "{name}: {ranks:?}"
         );
         for off in [("LIBCOPY_GOVERNOR", "0"), ("GOVERNED_ODD", "1")] {

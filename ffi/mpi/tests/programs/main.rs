@@ -78,14 +78,28 @@ const PERSISTENT_FUNCTIONS: [&str; 7] = [
     "MPI_Allreduce_init",
 ];
 
-const NONBLOCKING_FUNCTIONS: [&str; 7] = [
+const NONBLOCKING_FUNCTIONS: [&str; 21] = [
     "MPI_Ibcast",
     "MPI_Igather",
+    "MPI_Igatherv",
     "MPI_Iscatter",
+    "MPI_Iscatterv",
     "MPI_Iallgather",
+    "MPI_Iallgatherv",
     "MPI_Ialltoall",
+    "MPI_Ialltoallv",
+    "MPI_Ialltoallw",
     "MPI_Ireduce",
     "MPI_Iallreduce",
+    "MPI_Ireduce_scatter",
+    "MPI_Ireduce_scatter_block",
+    "MPI_Iscan",
+    "MPI_Iexscan",
+    "MPI_Ineighbor_allgather",
+    "MPI_Ineighbor_allgatherv",
+    "MPI_Ineighbor_alltoall",
+    "MPI_Ineighbor_alltoallv",
+    "MPI_Ineighbor_alltoallw",
 ];
 
 /// Has messages intercepted from a size on that headers are only just shorter than.

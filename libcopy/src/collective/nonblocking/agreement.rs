@@ -8,8 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Words that a rank says.
 pub const WORDS: usize = 40;
+/// Classes of calls whose ways ranks agree on separately: the first topics.
+pub const CLASSES: usize = 16;
+/// The topic of how long parts are that not all ranks know.
+pub const LENGTHS: usize = CLASSES;
 /// What ranks may agree on separately.
-pub const TOPICS: usize = 16;
+pub const TOPICS: usize = CLASSES + 1;
 /// Answers that are kept for ranks that come later.
 const ANSWERS: u64 = 64;
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::engine::{Engines, Held, State};
-use super::table::{Between, Buffers, MOST_PIECES, ROOM, Table};
+use super::table::{Between, Buffers, MOST_PIECES, Place, Places, ROOM, Table};
 use crate::collective::division::slices;
 use crate::op::Op;
 use crate::process::Home;
@@ -110,10 +110,20 @@ struct Transfer {
     between: Between,
     from: usize,
     to: usize,
-    /// Where it is in what the one sends.
+    /// Where it is in what the one sends; where parts differ in length, only the sender knows.
     send_at: u64,
-    /// Where it is in what the other receives.
+    /// Where it is in what the other receives; likewise.
     recv_at: u64,
+    /// Bytes, and those of a piece.
+    len: usize,
+    piece: usize,
+}
+
+impl Transfer {
+    /// Pieces.
+    fn total(&self) -> u64 {
+        self.len.div_ceil(self.piece) as u64
+    }
 }
 
 /// What all ranks call alike.
@@ -123,7 +133,7 @@ pub struct Shape {
     pub op: Op,
     /// The root; 0 where there is none.
     pub root: usize,
-    /// Bytes that each rank sends to each, or has combined.
+    /// Bytes that each rank sends to each, or has combined; 0 where parts differ in length.
     pub bytes: usize,
 }
 
@@ -213,12 +223,47 @@ struct Owed {
 struct Current {
     at: usize,
     len: usize,
-    /// Where the part of it begins that belongs to one slice, and is combined now.
+    /// Where the part of it begins that belongs to one slice, and is combined now; behind the last
+    /// one, its end.
     slice: usize,
-    /// Ranks whose elements of that were combined, and then ranks that have the result.
+    /// Steps of that part that are done, and then ranks that have the whole.
     step: usize,
     /// Whether what the step moves has been moved, or is owed.
     is_moved: bool,
+}
+
+/// What is done next with elements that are combined in one order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// A rank's elements are the first result.
+    Take(usize),
+    /// A rank's elements are fetched.
+    Fetch(usize),
+    /// What was fetched of that rank is combined with the result.
+    Add(usize),
+    /// A rank gets the result.
+    Write(usize),
+}
+
+/// The n-th step of such an operation of `size` ranks, from the rank `first` on around the circle;
+/// in scans, from rank to rank, each of which gets what there is then.
+fn step(op: Op, (first, size): (usize, usize), n: usize) -> Option<Step> {
+    let rank = |k: usize| (first + k) % size;
+    let scanned = |n: usize, steps: [fn(usize) -> Step; 3]| {
+        let k = 1 + n / 3;
+        (k < size).then(|| steps[n % 3](k))
+    };
+    match (op, n) {
+        (_, 0) => Some(Step::Take(first)),
+        (Op::Scan, 1) => Some(Step::Write(first)),
+        (Op::Scan, _) => scanned(n - 2, [Step::Fetch, Step::Add, Step::Write]),
+        // A rank whose elements are replaced by the result gives them before.
+        (Op::Exscan, _) => scanned(n - 1, [Step::Fetch, Step::Write, Step::Add]),
+        (Op::ReduceScatter, _) if n == 2 * size - 1 => Some(Step::Write(first)),
+        _ if n >= 2 * size - 1 => None,
+        _ if n % 2 == 1 => Some(Step::Fetch(rank(n / 2 + 1))),
+        _ => Some(Step::Add(rank(n / 2))),
+    }
 }
 
 /// How elements are combined.
@@ -226,7 +271,7 @@ struct Combining {
     elements: Box<dyn Combine>,
     /// Where the slices begin that the ranks would combine in a blocking collective.
     slices: Vec<usize>,
-    /// Who gets the result.
+    /// Who gets the result as a whole.
     to: Vec<usize>,
     acc: Vec<u128>,
     other: Vec<u128>,
@@ -242,11 +287,14 @@ pub struct Operation {
     held: Option<Held>,
     send: *mut u8,
     recv: *mut u8,
+    /// Of what is combined: bytes of a piece, and pieces.
     piece: usize,
     total: u64,
     transfers: Vec<Transfer>,
+    /// Whether each rank alone knows where its parts are.
+    is_irregular: bool,
     /// Our own part, from here to there.
-    own_part: Option<(*const u8, *mut u8)>,
+    own_part: Option<(*const u8, *mut u8, usize)>,
     combining: Option<Combining>,
     /// What the kernel does not copy for us, and the room for it, if we have it.
     owed: Option<Owed>,
@@ -259,44 +307,56 @@ pub struct Operation {
 unsafe impl Send for Operation {}
 
 impl Operation {
-    /// Makes it known to the others. `copies_own` says whether our own part is elsewhere.
+    /// Makes it known to the others. `copies_own` says whether our own part is elsewhere; `places`
+    /// where the parts are, if they differ in length. Of [`Op::ReduceScatter`] what is received
+    /// from a rank is what that one gets of the whole.
     ///
     /// # Safety
     ///
-    /// The buffers have the parts of the shape, and nobody but the operation uses them, until this
-    /// is over. The participants' process identifiers are those of the ranks that share the table,
-    /// all of which keep this promise.
+    /// The buffers have the parts of the shape, or those of `places`, and nobody but the operation
+    /// uses them, until this is over. The participants' process identifiers are those of the ranks
+    /// that share the table, all of which keep this promise.
     pub unsafe fn begin(
         group: &Arc<Participants>,
         shape: Shape,
         (send, recv): (*mut u8, *mut u8),
-        copies_own: bool,
+        (copies_own, places): (bool, Option<Places>),
         elements: Option<Box<dyn Combine>>,
     ) -> Operation {
         let (me, size, bytes) = (group.rank, group.size(), shape.bytes);
         let number = group.next();
-        let at = |rank: usize| (rank * bytes) as u64;
-        // Where a part is in what its sender sends, and in what its receiver receives.
-        let place = |from: usize, to: usize| match shape.op {
-            Op::Gather | Op::Allgather => (0, at(from)),
-            Op::Scatter => (at(to), 0),
-            Op::Alltoall => (at(to), at(from)),
-            _ => (0, 0),
+        let at = |rank: usize| Place {
+            at: (rank * bytes) as u64,
+            len: bytes as u64,
+        };
+        // Where a part is in what its sender sends, and in what its receiver receives, as far as
+        // this rank knows.
+        let place = |from: usize, to: usize| match (&places, shape.op) {
+            (Some(places), _) if from == to => (places.sent[me], places.received[me]),
+            (Some(places), _) if from == me => (places.sent[to], Place::default()),
+            (Some(places), _) => (Place::default(), places.received[from]),
+            (None, Op::Gather | Op::Allgather) => (at(0), at(from)),
+            (None, Op::Scatter) => (at(to), at(0)),
+            (None, Op::Alltoall) => (at(to), at(from)),
+            _ => (at(0), at(0)),
         };
         let transfer = |from: usize, to: usize| {
-            let (send_at, recv_at) = place(from, to);
+            let (sent, received) = place(from, to);
+            let len = if from == me { sent.len } else { received.len } as usize;
             Transfer {
                 between: shape.between(from, to),
                 from,
                 to,
-                send_at,
-                recv_at,
+                send_at: sent.at,
+                recv_at: received.at,
+                len,
+                piece: piece_of(len, 2, 64 << 10),
             }
         };
         // Each starts with its successor, so that they do not all ask the same one.
         let others = (me + 1..size).chain(0..me);
         let root = shape.root;
-        let transfers = match shape.op {
+        let mut transfers: Vec<Transfer> = match shape.op {
             Op::Bcast | Op::Scatter if me == root => others.map(|to| transfer(me, to)).collect(),
             Op::Bcast | Op::Scatter => vec![transfer(root, me)],
             Op::Gather if me == root => others.map(|from| transfer(from, me)).collect(),
@@ -307,24 +367,32 @@ impl Operation {
             }
             _ => Vec::new(),
         };
-        let own_part = (copies_own && bytes > 0).then(|| {
-            let (send_at, recv_at) = place(me, me);
-            let from = send.wrapping_add(send_at as usize);
-            (from.cast_const(), recv.wrapping_add(recv_at as usize))
+        transfers.retain(|transfer| transfer.len > 0);
+        let own = copies_own.then(|| place(me, me));
+        let own_part = own.filter(|(sent, received)| sent.len == received.len && sent.len > 0);
+        let own_part = own_part.map(|(sent, received)| {
+            let from = send.wrapping_add(sent.at as usize);
+            let to = recv.wrapping_add(received.at as usize);
+            (from.cast_const(), to, sent.len as usize)
         });
-        let mut piece = match elements {
-            Some(_) => piece_of(bytes, size, 32 << 10),
-            None => piece_of(bytes, 2, 64 << 10),
-        };
+        let is_irregular = places.is_some() && elements.is_none();
+        let mut piece = piece_of(bytes, size, 32 << 10);
         let combining = elements.map(|elements| {
             piece = piece.next_multiple_of(elements.size());
-            let (_, slices) = slices(bytes, elements.size(), size);
             Combining {
+                slices: match (&places, shape.op) {
+                    (_, Op::Scan | Op::Exscan) => vec![0],
+                    (Some(places), _) => {
+                        let all = places.received.iter();
+                        all.map(|place| place.at as usize).collect()
+                    }
+                    (None, _) => slices(bytes, elements.size(), size).1,
+                },
                 elements,
-                slices,
                 to: match shape.op {
                     Op::Reduce => vec![root],
-                    _ => (0..size).collect(),
+                    Op::Allreduce => (0..size).collect(),
+                    _ => Vec::new(),
                 },
                 acc: Vec::new(),
                 other: Vec::new(),
@@ -332,7 +400,7 @@ impl Operation {
             }
         });
         let held = match &group.engines {
-            Some(engines) if combining.is_none() && engines.takes(bytes) => {
+            Some(engines) if combining.is_none() && !is_irregular && engines.takes(bytes) => {
                 let (sent, received) = shape.lengths(me, size);
                 // SAFETY: the caller's promise.
                 Some(unsafe { Held::publish(engines, (send, sent), (recv, received)) })
@@ -348,6 +416,7 @@ impl Operation {
             piece,
             total: bytes.div_ceil(piece) as u64,
             transfers,
+            is_irregular,
             own_part,
             combining,
             held,
@@ -356,8 +425,14 @@ impl Operation {
             failure: None,
             is_first: false,
         };
+        if let (Some(places), true) = (&places, is_irregular) {
+            group.table.publish_places(me, number, places);
+        }
         let buffers = operation.buffers();
         group.table.publish(me, number, buffers, shape.has_pairs());
+        if let Some((sent, received)) = own.filter(|(sent, received)| sent.len != received.len) {
+            operation.mismatch(me, (sent.len, received.len));
+        }
         operation.engage();
         operation
     }
@@ -367,7 +442,7 @@ impl Operation {
         let Some(held) = &mut self.held else {
             return;
         };
-        let (me, number, total) = (self.group.rank, self.number, self.total);
+        let (me, number) = (self.group.rank, self.number);
         let (own_send, own_recv) = held.regions();
         for transfer in &self.transfers {
             let (from, to) = (transfer.from, transfer.to);
@@ -385,11 +460,11 @@ impl Operation {
                 (theirs.regions.0, own_recv)
             };
             let pieces = self.group.table.pieces(transfer.between, number);
-            if send == 0 || recv == 0 || !pieces.begin_all(number, total) {
+            if send == 0 || recv == 0 || !pieces.begin_all(number, transfer.total()) {
                 continue;
             }
             let (source, place) = ((send, transfer.send_at), (recv, transfer.recv_at));
-            match held.submit(source, place, self.shape.bytes) {
+            match held.submit(source, place, transfer.len) {
                 Some(id) => {
                     let ticket = self.group.table.ticket(transfer.between, number);
                     ticket.issue(number, id);
@@ -417,7 +492,7 @@ impl Operation {
         }
         let pieces = table.pieces(transfer.between, number);
         match state {
-            State::Complete => pieces.end(self.total),
+            State::Complete => pieces.end(transfer.total()),
             _ => pieces.begin_again(number),
         }
         true
@@ -456,27 +531,53 @@ impl Operation {
         let found = self.group.table.find(rank, self.number)?;
         let own = self.buffers();
         if (found.call, found.bytes) != (own.call, own.bytes) {
-            let why = format!(
-                "rank {rank} has another function, root or length: {} bytes, not {}",
-                found.bytes, own.bytes
-            );
-            // What nobody has begun yet the library does.
-            self.group.table.close();
-            self.fail(Failure::Mismatch(why));
+            self.mismatch(rank, (found.bytes, own.bytes));
             return None;
         }
         Some(found)
+    }
+
+    /// A rank has called another function, with another root or with another length.
+    fn mismatch(&mut self, rank: usize, (theirs, ours): (u64, u64)) {
+        let why =
+            format!("rank {rank} has another function, root or length: {theirs} bytes, not {ours}");
+        // What nobody has begun yet the library does.
+        self.group.table.close();
+        self.fail(Failure::Mismatch(why));
+    }
+
+    /// Where the buffers of the other rank of a transfer are, if it has come, and where the part is
+    /// in them.
+    fn find_other(&mut self, transfer: &Transfer) -> Option<(Buffers, u64)> {
+        let (me, is_ours) = (self.group.rank, transfer.from == self.group.rank);
+        let peer = if is_ours { transfer.to } else { transfer.from };
+        let theirs = self.find(peer)?;
+        if !self.is_irregular {
+            let at = if is_ours {
+                transfer.recv_at
+            } else {
+                transfer.send_at
+            };
+            return Some((theirs, at));
+        }
+        let [sent, received] = self.group.table.places_of(peer, me, self.number);
+        let place = if is_ours { received } else { sent };
+        if place.len != transfer.len as u64 {
+            self.mismatch(peer, (place.len, transfer.len as u64));
+            return None;
+        }
+        Some((theirs, place.at))
     }
 
     /// Goes on with it, as far as about `budget` bytes, `usize::MAX` if somebody waits for it;
     /// returns whether anything was moved.
     pub fn advance(&mut self, budget: usize) -> bool {
         let mut left = budget;
-        if let Some((from, to)) = self.own_part.take() {
+        if let Some((from, to, len)) = self.own_part.take() {
             // An erroneous program's buffers may be the same.
             // SAFETY: `begin` was promised both; they may overlap.
-            unsafe { std::ptr::copy(from, to, self.shape.bytes) };
-            left = left.saturating_sub(self.shape.bytes);
+            unsafe { std::ptr::copy(from, to, len) };
+            left = left.saturating_sub(len);
         }
         // A forked child's parent goes on with it.
         let is_here = self.group.home.is_here();
@@ -586,47 +687,40 @@ impl Operation {
         let mut waiting = Vec::new();
         for transfer in std::mem::take(&mut self.transfers) {
             let pieces = group.table.pieces(transfer.between, self.number);
-            let peer = if transfer.from == me {
-                transfer.to
+            let (is_write, total) = (transfer.from == me, transfer.total());
+            let (peer, own, own_at) = if is_write {
+                (transfer.to, self.send, transfer.send_at)
             } else {
-                transfer.from
+                (transfer.from, self.recv, transfer.recv_at)
             };
             if self.attend(&transfer, waits) {
-                *left = left.saturating_sub(self.shape.bytes);
+                *left = left.saturating_sub(transfer.len);
             }
             while *left > 0 && self.failure.is_none() && self.owed.is_none() {
-                let Some(theirs) = self.find(peer) else {
+                let Some((theirs, their_at)) = self.find_other(&transfer) else {
                     break;
                 };
-                let Some(index) = pieces.begin(self.number, self.total) else {
+                let Some(index) = pieces.begin(self.number, total) else {
                     break;
                 };
-                let at = index as usize * self.piece;
-                let len = self.piece.min(self.shape.bytes - at);
-                let (send_at, recv_at) =
-                    (transfer.send_at + at as u64, transfer.recv_at + at as u64);
+                let at = index * transfer.piece as u64;
+                let len = transfer.piece.min(transfer.len - at as usize);
                 let pid = group.pids[peer];
+                let ours = own.wrapping_add(own_at.wrapping_add(at) as usize);
+                let their_at = their_at.wrapping_add(at);
                 // SAFETY: `begin` was promised our buffers; the kernel checks theirs.
                 let moved = unsafe {
-                    if transfer.from == me {
-                        let from = self.send.wrapping_add(send_at as usize);
-                        process_memory::write(pid, theirs.recv.wrapping_add(recv_at), from, len)
+                    if is_write {
+                        process_memory::write(pid, theirs.recv.wrapping_add(their_at), ours, len)
                     } else {
-                        let to = self.recv.wrapping_add(recv_at as usize);
-                        process_memory::read(pid, theirs.send.wrapping_add(send_at), to, len)
+                        process_memory::read(pid, theirs.send.wrapping_add(their_at), ours, len)
                     }
                 };
                 if let Err(error) = moved {
-                    let is_write = transfer.from == me;
-                    let (at, ours) = if is_write {
-                        (recv_at, self.send.wrapping_add(send_at as usize))
-                    } else {
-                        (send_at, self.recv.wrapping_add(recv_at as usize))
-                    };
                     let owed = Owed {
                         peer,
                         is_write,
-                        at,
+                        at: their_at,
                         ours,
                         len,
                         done: 0,
@@ -638,7 +732,7 @@ impl Operation {
                 pieces.end(1);
                 *left = left.saturating_sub(len);
             }
-            if !pieces.are_over(self.number, self.total) {
+            if !pieces.are_over(self.number, total) {
                 waiting.push(transfer);
             }
         }
@@ -685,8 +779,7 @@ impl Operation {
     /// the rank on that combines them there, around the circle. Its length, or nothing as long as
     /// another rank has to move some.
     fn combine_piece(&mut self, all: &[Buffers]) -> Result<Option<usize>, String> {
-        let (me, group) = (self.group.rank, self.group.clone());
-        let size = group.size();
+        let (me, group, op) = (self.group.rank, self.group.clone(), self.shape.op);
         loop {
             let Some(combining) = &mut self.combining else {
                 return Ok(None);
@@ -694,7 +787,7 @@ impl Operation {
             let Some(current) = &mut combining.current else {
                 return Ok(None);
             };
-            let (piece, whole, step) = (current.at, current.len, current.step);
+            let (piece, whole) = (current.at, current.len);
             let words = whole.div_ceil(size_of::<u128>());
             for room in [&mut combining.acc, &mut combining.other] {
                 if room.len() < words {
@@ -707,46 +800,72 @@ impl Operation {
                 combining.acc.as_mut_ptr().cast::<u8>(),
                 combining.other.as_mut_ptr().cast::<u8>(),
             );
-            if step == size + combining.to.len() {
-                combining.current = None;
-                return Ok(Some(whole));
-            }
             // First all elements, slice by slice, then the result as a whole.
-            let is_write = step >= size;
-            let (at, len, rank) = if is_write {
-                (piece, whole, combining.to[step - size])
+            let is_combined = current.slice == piece + whole;
+            let (at, len, start, next) = if is_combined {
+                let to = combining.to.get(current.step).copied();
+                (piece, whole, 0, to.map(Step::Write))
             } else {
                 let (at, slices) = (current.slice, &combining.slices);
                 // The last slice that begins here or before: those before it that do so have no
                 // elements.
                 let first = slices.partition_point(|slice| *slice <= at) - 1;
                 let end = slices.get(first + 1).copied().unwrap_or(usize::MAX);
-                (at, end.min(piece + whole) - at, (first + step) % size)
+                let next = step(op, (first, group.size()), current.step);
+                (at, end.min(piece + whole) - at, slices[first], next)
+            };
+            let Some(next) = next else {
+                if is_combined {
+                    combining.current = None;
+                    return Ok(Some(whole));
+                }
+                (current.slice, current.step) = (at + len, 0);
+                continue;
             };
             let own = self.send.wrapping_add(at);
             let result = acc.wrapping_add(at - piece);
-            let ours = if is_write || step == 0 { result } else { other };
+            let (rank, ours, is_write) = match next {
+                Step::Take(rank) => (rank, result, false),
+                Step::Fetch(rank) => (rank, other, false),
+                Step::Write(rank) => (rank, result, true),
+                Step::Add(rank) => {
+                    let is_fetched = rank != me || op == Op::Exscan;
+                    let from = if is_fetched { other } else { own };
+                    // SAFETY: both have `len` bytes, which are whole elements.
+                    unsafe { combining.elements.add(from, result, len) }?;
+                    current.step += 1;
+                    continue;
+                }
+            };
+            // Where a rank gets a slice, that is all that it receives.
+            let recv_at = if op == Op::ReduceScatter {
+                at - start
+            } else {
+                at
+            };
             if !current.is_moved {
                 current.is_moved = true;
                 let (base, pid) = (all[rank], group.pids[rank]);
                 // SAFETY: our own elements and room for the result, which is not `acc`; `acc` and
                 // `other` have room for a piece; the kernel checks the others' addresses.
                 let moved = unsafe {
-                    match (rank == me, is_write) {
-                        (true, true) => {
-                            std::ptr::copy_nonoverlapping(result, self.recv.wrapping_add(at), len);
+                    match (rank == me, next) {
+                        (true, Step::Write(_)) => {
+                            let to = self.recv.wrapping_add(recv_at);
+                            std::ptr::copy_nonoverlapping(result, to, len);
                             Ok(())
                         }
-                        (true, false) if step == 0 => {
-                            std::ptr::copy_nonoverlapping(own, result, len);
+                        // It is combined where it is, unless the result takes its place before.
+                        (true, Step::Fetch(_)) if op != Op::Exscan => Ok(()),
+                        (true, _) => {
+                            std::ptr::copy_nonoverlapping(own, ours, len);
                             Ok(())
                         }
-                        (true, false) => Ok(()),
-                        (false, true) => {
-                            let to = base.recv.wrapping_add(at as u64);
+                        (false, Step::Write(_)) => {
+                            let to = base.recv.wrapping_add(recv_at as u64);
                             process_memory::write(pid, to, ours, len)
                         }
-                        (false, false) => {
+                        (false, _) => {
                             let from = base.send.wrapping_add(at as u64);
                             process_memory::read(pid, from, ours, len)
                         }
@@ -756,7 +875,7 @@ impl Operation {
                     let owed = Owed {
                         peer: rank,
                         is_write,
-                        at: at as u64,
+                        at: if is_write { recv_at } else { at } as u64,
                         ours,
                         len,
                         done: 0,
@@ -766,16 +885,8 @@ impl Operation {
                     return Ok(None);
                 }
             }
-            if step > 0 && !is_write {
-                let from = if rank == me { own } else { other };
-                // SAFETY: both have `len` bytes, which are whole elements.
-                unsafe { combining.elements.add(from, result, len) }?;
-            }
             current.step += 1;
             current.is_moved = false;
-            if current.step == size && at + len < piece + whole {
-                (current.slice, current.step) = (at + len, 0);
-            }
         }
     }
 
@@ -819,11 +930,11 @@ impl Operation {
 
     /// Whether everything is copied, as far as the table says now.
     fn is_done(&self) -> bool {
-        let (table, number, total) = (&self.group.table, self.number, self.total);
-        let are_over = |between| table.pieces(between, number).are_over(number, total);
+        let (table, number) = (&self.group.table, self.number);
+        let are_over = |between, total| table.pieces(between, number).are_over(number, total);
         let mut transfers = self.transfers.iter();
-        transfers.all(|transfer| are_over(transfer.between))
-            && (self.combining.is_none() || are_over(Between::All))
+        transfers.all(|transfer| are_over(transfer.between, transfer.total()))
+            && (self.combining.is_none() || are_over(Between::All, self.total))
     }
 }
 
@@ -877,15 +988,21 @@ mod tests {
         }
     }
 
-    /// What each rank receives where it sends words that name it, the receiver and the place.
-    fn run(op: Op, (size, words): (usize, usize), refused: &[usize]) -> Vec<Vec<u64>> {
+    /// What each rank receives where it sends words that name it, the receiver and the place; with
+    /// what `places` says of each rank.
+    fn run(
+        op: Op,
+        (size, words): (usize, usize),
+        refused: &[usize],
+        places: impl Fn(usize) -> Option<Places>,
+    ) -> Vec<Vec<u64>> {
         let root = 1;
         let groups = groups(size, refused);
-        let shape = Shape {
-            op,
-            root,
-            bytes: 8 * words,
+        let bytes = match places(0) {
+            Some(_) if Op::ALL.contains(&op) => 0,
+            _ => 8 * words,
         };
+        let shape = Shape { op, root, bytes };
         let word = |rank: usize, index: usize| (rank << 32 | index) as u64;
         let sent = |rank| (0..size * words).map(|index| word(rank, index)).collect();
         let mut send: Vec<Vec<u64>> = (0..size).map(sent).collect();
@@ -893,7 +1010,7 @@ mod tests {
         let mut under_way: Vec<Operation> = Vec::new();
         for (group, (send, recv)) in groups.iter().zip(send.iter_mut().zip(&mut recv)) {
             let buffers = (send.as_mut_ptr().cast(), recv.as_mut_ptr().cast());
-            let combines = matches!(op, Op::Reduce | Op::Allreduce);
+            let combines = Op::REDUCTIONS.contains(&op);
             let elements = combines.then(|| Box::new(Mix) as Box<dyn Combine>);
             let is_root = group.rank == root;
             let copies_own = match op {
@@ -901,9 +1018,9 @@ mod tests {
                 Op::Allgather | Op::Alltoall => true,
                 _ => false,
             };
+            let own = (copies_own, places(group.rank));
             // SAFETY: the buffers have all parts, and outlive the operations.
-            let operation =
-                unsafe { Operation::begin(group, shape, buffers, copies_own, elements) };
+            let operation = unsafe { Operation::begin(group, shape, buffers, own, elements) };
             under_way.push(operation);
         }
         while !under_way.iter().all(Operation::is_over) {
@@ -955,7 +1072,15 @@ mod tests {
             }
         };
         let reduce = |me: usize, index: usize| if me == 1 { allreduce(me, index) } else { 0 };
-        let all: [(Op, Expected<'_>); 7] = [
+        let before = |ranks: std::ops::Range<usize>, index: usize| {
+            let all = ranks.map(|rank| word(rank, index)).reduce(mix);
+            all.filter(|_| index < words).unwrap_or(0)
+        };
+        let scan = |me: usize, index: usize| before(0..me + 1, index);
+        let exscan = |me: usize, index: usize| before(0..me, index);
+        let all: [(Op, Expected<'_>); 9] = [
+            (Op::Scan, &scan),
+            (Op::Exscan, &exscan),
             (Op::Bcast, &bcast),
             (Op::Gather, &gather),
             (Op::Scatter, &scatter),
@@ -965,7 +1090,8 @@ mod tests {
             (Op::Reduce, &reduce),
         ];
         for (op, expected) in all {
-            for (me, recv) in run(op, (size, words), refused).iter().enumerate() {
+            let received = run(op, (size, words), refused, |_| None);
+            for (me, recv) in received.iter().enumerate() {
                 let wrong = (0..recv.len()).find(|index| recv[*index] != expected(me, *index));
                 assert_eq!(
                     wrong, None,
@@ -988,8 +1114,130 @@ mod tests {
     /// More ranks than a word has bits, some of which the kernel refuses.
     #[test]
     fn many_ranks_get_every_part() {
-        check((130, 3), &[]);
-        check((130, 3), &[0, 1, 63, 64, 129]);
+        for refused in [&[][..], &[0, 1, 63, 64, 129]] {
+            check((130, 3), refused);
+            check_irregular((130, 3), refused);
+        }
+    }
+
+    /// Words from one rank to another, up to so many; some have none.
+    fn words_of(from: usize, to: usize, most: usize) -> usize {
+        most * ((3 * from + 5 * to) % 4) / 3
+    }
+
+    /// Each operation whose parts differ in length, with gaps between the parts that are received,
+    /// which come in the opposite order of the ranks.
+    fn check_irregular((size, most): (usize, usize), refused: &[usize]) {
+        let word = |rank: usize, index: usize| (rank << 32 | index) as u64;
+        let sent_at = |to: usize| to * most;
+        let received_at = |from: usize| (size - 1 - from) * most;
+        let place = |at: usize, words: usize| Place {
+            at: 8 * at as u64,
+            len: 8 * words as u64,
+        };
+        for op in [Op::Gather, Op::Scatter, Op::Allgather, Op::Alltoall] {
+            // What one rank sends to all is the same in a gather.
+            let is_alike = matches!(op, Op::Gather | Op::Allgather);
+            let words = |from, to| words_of(from, if is_alike { 0 } else { to }, most);
+            let at = |to| if is_alike { 0 } else { sent_at(to) };
+            let takes_part = |from: usize, to: usize| match op {
+                Op::Gather => to == 1,
+                Op::Scatter => from == 1,
+                _ => true,
+            };
+            let places = |me: usize| {
+                let part = |from, to, at: usize| {
+                    let words = if takes_part(from, to) {
+                        words(from, to)
+                    } else {
+                        0
+                    };
+                    place(at, words)
+                };
+                let sent = |to| part(me, to, at(to));
+                let received = |from| part(from, me, received_at(from));
+                Some(Places {
+                    sent: (0..size).map(sent).collect(),
+                    received: (0..size).map(received).collect(),
+                })
+            };
+            let all = run(op, (size, most), refused, places);
+            for (me, recv) in all.iter().enumerate() {
+                let mut expected = vec![0; size * most];
+                for from in (0..size).filter(|from| takes_part(*from, me)) {
+                    for index in 0..words(from, me) {
+                        expected[received_at(from) + index] = word(from, at(me) + index);
+                    }
+                }
+                assert!(*recv == expected, "{op}, rank {me} of {size}, {refused:?}");
+            }
+        }
+        // Each rank gets its slice of what is combined, from its own elements on.
+        let counts: Vec<usize> = (0..size).map(|rank| words_of(rank, 0, most)).collect();
+        let starts: Vec<usize> = (0..size).map(|rank| counts[..rank].iter().sum()).collect();
+        let places = |_| {
+            let slices = starts.iter().zip(&counts);
+            let received = slices.map(|(start, words)| place(*start, *words)).collect();
+            let sent = Vec::new();
+            Some(Places { sent, received })
+        };
+        let whole = (size, counts.iter().sum());
+        let all = run(Op::ReduceScatter, whole, refused, places);
+        for (me, recv) in all.iter().enumerate() {
+            let combined = |index: usize| {
+                let ranks = (me..size).chain(0..me);
+                let all = ranks.map(|rank| word(rank, starts[me] + index));
+                all.reduce(mix).unwrap()
+            };
+            let expected: Vec<u64> = (0..counts[me]).map(combined).collect();
+            assert!(recv[..counts[me]] == expected, "rank {me} of {size}");
+            assert!(recv[counts[me]..].iter().all(|word| *word == 0));
+        }
+    }
+
+    #[test]
+    fn parts_of_different_lengths_get_where_they_belong() {
+        for refused in [&[][..], &[1], &[0, 2], &[0, 1, 2]] {
+            check_irregular((3, (300 << 10) / 8 + 1), refused);
+        }
+        check_irregular((2, 100), &[]);
+    }
+
+    #[test]
+    fn all_hear_of_a_part_that_is_longer_than_its_place() {
+        for own in [0, 1] {
+            let groups = groups(2, &[]);
+            let mut bytes = [[0u8; 64]; 4];
+            let mut buffers = bytes.iter_mut().map(|bytes| bytes.as_mut_ptr());
+            // One sends 16 bytes more, to the other or to itself.
+            let places = |me: usize| {
+                let part = |len| Place { at: 0, len };
+                let more = if me == 0 { 24 } else { 8 };
+                let mut sent = vec![part(8); 2];
+                sent[(me + 1 + own) % 2].len = more;
+                let received = vec![part(8); 2];
+                Some(Places { sent, received })
+            };
+            let shape = Shape {
+                op: Op::Alltoall,
+                root: 0,
+                bytes: 0,
+            };
+            let mut begin = |rank: usize| {
+                let both = (buffers.next().unwrap(), buffers.next().unwrap());
+                // SAFETY: the buffers have room for all parts, and outlive the operations.
+                unsafe { Operation::begin(&groups[rank], shape, both, (true, places(rank)), None) }
+            };
+            let mut under_way = [begin(0), begin(1)];
+            for operation in &mut under_way {
+                operation.advance(usize::MAX);
+            }
+            assert!(under_way.iter().all(Operation::is_over));
+            let is_mismatch = |operation: &Operation| {
+                matches!(operation.failure(), Some((Failure::Mismatch(_), true)))
+            };
+            assert_eq!(under_way.iter().filter(|it| is_mismatch(it)).count(), 1);
+        }
     }
 
     #[test]
@@ -1005,7 +1253,7 @@ mod tests {
                 bytes: 8,
             };
             // SAFETY: the buffers have room for two parts, and outlive the operations.
-            unsafe { Operation::begin(group, shape, buffers, false, None) }
+            unsafe { Operation::begin(group, shape, buffers, (false, None), None) }
         };
         let mut first = begin(&groups[0], Op::Alltoall);
         let mut second = begin(&groups[1], Op::Allgather);

@@ -88,6 +88,49 @@ pub struct Buffers {
     pub bytes: u64,
 }
 
+/// Where the part is that a rank sends to another one, or receives from it, where parts differ in
+/// length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// From the start of the buffer on; what is in front of that wraps around.
+    pub at: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// A rank's parts where they differ in length: one of each for each rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    /// What it sends to each.
+    pub sent: Vec<Place>,
+    /// What it receives from each.
+    pub received: Vec<Place>,
+}
+
+/// A place as others read it.
+#[repr(C)]
+struct SharedPlace {
+    at: AtomicU64,
+    len: AtomicU64,
+}
+
+impl SharedPlace {
+    fn write(&self, place: Place) {
+        self.at.store(place.at, Ordering::Relaxed);
+        self.len.store(place.len, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> Place {
+        Place {
+            at: self.at.load(Ordering::Relaxed),
+            len: self.len.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// What a rank sends to another one, and what it receives from it.
+type SharedPair = [SharedPlace; 2];
+
 /// Pieces that there may be.
 pub const MOST_PIECES: u64 = 1 << 14;
 
@@ -173,13 +216,18 @@ fn first_copy_requests(ranks: usize, depth: u64) -> usize {
     (topics(ranks, depth) + agreement::bytes(ranks)).next_multiple_of(align_of::<CopyRequests>())
 }
 
+/// Where the places of parts that differ in length begin. Memory that nobody touches is none.
+fn first_places(ranks: usize, depth: u64) -> usize {
+    first_copy_requests(ranks, depth) + ranks * COPY_REQUESTS
+}
+
 /// Bytes for `ranks` ranks.
 fn bytes(ranks: usize, depth: u64) -> usize {
-    if ranks >= 1 << 20 || depth >= 1 << 16 {
+    if ranks >= 1 << 16 || depth >= 1 << 16 {
         // More than there is of memory: nobody can make it.
         return usize::MAX;
     }
-    first_copy_requests(ranks, depth) + ranks * COPY_REQUESTS
+    first_places(ranks, depth) + ranks * ranks * depth as usize * size_of::<SharedPair>()
 }
 
 impl Table {
@@ -350,6 +398,31 @@ impl Table {
         record.call.store(buffers.call, Ordering::Relaxed);
         record.bytes.store(buffers.bytes, Ordering::Relaxed);
         record.number.store(number, Ordering::Release);
+    }
+
+    /// What a rank sends to another one, and what it receives from it.
+    fn places(&self, rank: usize, peer: usize, number: u64) -> &SharedPair {
+        let index = self.pair(peer, rank, number);
+        let at = first_places(self.ranks, self.depth) + index * size_of::<SharedPair>();
+        // SAFETY: within the memory, aligned as words are; all zeros are valid.
+        unsafe { &*self.shared.place(at, size_of::<SharedPair>()).cast() }
+    }
+
+    /// Says where our parts are, before [`Table::publish`] does where the buffers are.
+    pub(super) fn publish_places(&self, rank: usize, number: u64, places: &Places) {
+        let pairs = places.sent.iter().zip(&places.received);
+        for (peer, (sent, received)) in pairs.enumerate() {
+            let [ours, theirs] = self.places(rank, peer, number);
+            ours.write(*sent);
+            theirs.write(*received);
+        }
+    }
+
+    /// What a rank that was found sends to another one, and what it receives from it.
+    pub(super) fn places_of(&self, rank: usize, peer: usize, number: u64) -> [Place; 2] {
+        self.places(rank, peer, number)
+            .each_ref()
+            .map(SharedPlace::read)
     }
 
     /// Where another rank's buffers are, if it has come to the operation. True as long as something

@@ -176,7 +176,8 @@ impl Bench {
         }
         let mut all = vec![kind.tool().to_owned()];
         for (option, end) in [("csv", "csv"), ("plot", "png")] {
-            if self.arguments.value(option).is_none() && (option == "csv" || self.arguments.draws()) {
+            if self.arguments.value(option).is_none() && (option == "csv" || self.arguments.draws())
+            {
                 let file = self.output().join(format!("{name}.{end}"));
                 all.extend([format!("--{option}"), file.display().to_string()]);
             }

@@ -251,7 +251,9 @@ impl Benchmark {
     fn collectives(ops: &str, options: &[String]) -> Result<Benchmark, String> {
         let settings = settings(options, &["ranks"])?;
         let list = match ops {
-            "nonblocking" => "ibcast,igather,iallgather,ialltoall,iallreduce",
+            "nonblocking" => {
+                "ibcast,igather,igatherv,iallgather,iallgatherv,ialltoall,iallreduce,ireduce,ireduce_scatter,iscan"
+            }
             _ => "bcast,gather,allgather,alltoall,allreduce",
         };
         let most = settings.either(4 << 20, 16 << 20).to_string();

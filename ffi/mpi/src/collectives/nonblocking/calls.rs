@@ -3,6 +3,7 @@
 //! Nonblocking collectives, and what a persistent request starts. What all ranks find alike
 //! decides whether a call is intercepted: the number of bytes, the communicator, and whether its
 //! ranks have met. Each function gives the call's code, or `None` where it is to be forwarded.
+//! Parts that differ in length are in [`crate::collectives::nonblocking::irregular`].
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +13,7 @@ use std::sync::atomic::Ordering;
 use libcopy::collective::nonblocking::operation::Shape;
 
 use crate::collectives::intercept::{
-    agrees, intercept_nonblocking, intercept_persistent, plausible, rank_of,
+    Length, agrees, intercept_nonblocking, intercept_persistent, plausible, rank_of,
 };
 use crate::collectives::nonblocking::operation::{Operation, Own};
 use crate::collectives::nonblocking::{persistent, requests};
@@ -29,11 +30,13 @@ use crate::library::{async_guard, errors, stats};
 use crate::types::buffer::Kind;
 
 /// A call that is intercepted.
-struct Intercepted {
-    abi: &'static Abi,
-    members: Arc<NonblockingGroup>,
+pub(super) struct Intercepted {
+    pub abi: &'static Abi,
+    pub members: Arc<NonblockingGroup>,
     function: Function,
-    shape: Shape,
+    pub shape: Shape,
+    /// What this rank has to do with, where parts differ in length.
+    pub moves: Option<usize>,
     comm: Word,
     request: Request,
     /// Persistent requests that share what trials may cost.
@@ -53,7 +56,7 @@ enum Request {
 
 impl Intercepted {
     /// Starts it, or keeps it for the starts of its persistent request.
-    fn start(
+    pub fn start(
         self,
         elements: Option<Elements>,
         buffers: impl Fn(&Intercepted, &mut Own) -> Result<bool, c_int> + 'static,
@@ -119,7 +122,8 @@ impl Intercepted {
         }));
         let code = match started {
             Ok(Ok(started)) => {
-                stats::count(self.function, Outcome::Intercepted, self.shape.bytes as u64);
+                let bytes = self.moves.unwrap_or(self.shape.bytes);
+                stats::count(self.function, Outcome::Intercepted, bytes as u64);
                 return Ok(started);
             }
             Ok(Err(code)) => code,
@@ -142,7 +146,7 @@ impl Intercepted {
     }
 
     /// Refuses a second pair of count and datatype that is not as many bytes as the first.
-    fn agree(&self, kind: &Kind, count: impl Count) -> Result<(), c_int> {
+    pub fn agree(&self, kind: &Kind, count: impl Count) -> Result<(), c_int> {
         let agrees = agrees(self.function, self.shape.bytes, kind, count);
         agrees.then_some(()).ok_or(self.abi.truncate)
     }
@@ -152,7 +156,7 @@ impl Intercepted {
     }
 
     /// Our rank, and how many there are.
-    fn place(&self) -> (usize, usize) {
+    pub fn place(&self) -> (usize, usize) {
         (self.members.group.rank, self.members.group.size())
     }
 
@@ -161,7 +165,7 @@ impl Intercepted {
     /// # Safety
     ///
     /// They are readable until the operation is over.
-    unsafe fn send(
+    pub unsafe fn send(
         &self,
         own: &mut Own,
         kind: &Kind,
@@ -177,7 +181,7 @@ impl Intercepted {
     /// # Safety
     ///
     /// They are writable until the operation is over.
-    unsafe fn receive(
+    pub unsafe fn receive(
         &self,
         own: &mut Own,
         kind: &Kind,
@@ -237,9 +241,9 @@ fn own_part<K, N: Count>(
 /// What a call is besides its buffers.
 #[derive(Clone, Copy)]
 pub struct About {
-    function: Function,
-    root: c_int,
-    comm: Word,
+    pub(super) function: Function,
+    pub(super) root: c_int,
+    pub(super) comm: Word,
     request: Request,
 }
 
@@ -265,7 +269,7 @@ impl About {
     }
 
     /// A datatype, for as long as its request may be started.
-    fn kind(&self, abi: &Abi, datatype: Word) -> Option<Kind> {
+    pub(super) fn kind(&self, abi: &Abi, datatype: Word) -> Option<Kind> {
         let kind = Kind::of(abi, datatype, self.comm)?;
         match self.request {
             Request::New(_) => Some(kind),
@@ -283,38 +287,57 @@ impl About {
     }
 }
 
-/// Decides; `kinds` looks at the buffers.
+/// Decides about a call whose parts are as many bytes; `kinds` looks at the buffers.
 fn decide<K>(
     about: About,
-    pair: (Option<usize>, Word),
+    (count, datatype): (Option<usize>, Word),
     op: Option<Word>,
     kinds: impl FnOnce(&'static Abi, bool) -> Option<K>,
+) -> Option<(Intercepted, K)> {
+    let kinds = |abi, known: &Comm, root: usize| kinds(abi, known.rank == root);
+    decide_any(about, (Length::All(count), datatype), op, kinds)
+}
+
+/// Decides; `kinds` looks at the buffers, and is given the root.
+pub(super) fn decide_any<K>(
+    about: About,
+    (length, datatype): (Length<K>, Word),
+    op: Option<Word>,
+    kinds: impl FnOnce(&'static Abi, &Comm, usize) -> Option<K>,
 ) -> Option<(Intercepted, K)> {
     let (mut root, mut sharing) = (0, 0);
     let kinds = |abi: &'static Abi, known: &Comm| {
         root = plausible(abi, about.comm, about.root)?;
-        kinds(abi, known.rank == root)
+        kinds(abi, known, root)
     };
-    let (abi, members, bytes, kinds) = match about.request {
-        Request::New(_) => intercept_nonblocking(about.function, about.comm, pair, op, kinds)?,
-        Request::Persistent(_) => {
+    let is_regular = matches!(length, Length::All(_));
+    let (abi, members, bytes, kinds) = match (about.request, length) {
+        (Request::New(_), length) => {
+            let what = (length, datatype);
+            intercept_nonblocking(about.function, about.comm, what, op, kinds)?
+        }
+        (Request::Persistent(_), Length::All(count)) => {
+            let pair = (count, datatype);
             let made = intercept_persistent(about.function, about.comm, pair, op, kinds)?;
             let (abi, members, bytes, kinds, requests) = made;
             sharing = requests;
             (abi, members, bytes, kinds)
         }
+        // The table has none of these.
+        (Request::Persistent(_), Length::Own(_)) => return None,
     };
     let shape = Shape {
         op: about.function.op()?,
         root,
-        bytes,
+        bytes: if is_regular { bytes } else { 0 },
     };
     let intercepted = Intercepted {
         abi,
-        order: Order::of(abi, members.group.size(), pair.1, op),
+        order: Order::of(abi, members.group.size(), datatype, op),
         members,
         function: about.function,
         shape,
+        moves: None,
         comm: about.comm,
         request: about.request,
         sharing,
@@ -477,7 +500,7 @@ pub unsafe fn alltoall<N: Count + 'static>(
 /// `MPI_Ireduce`, `MPI_Reduce_init`
 pub unsafe fn reduce<N: Count + 'static>(reduction: Reduction<N>, about: About) -> Option<c_int> {
     // SAFETY: the caller's promise.
-    unsafe { reduced(reduction, about, false) }
+    unsafe { reduced(reduction, about, |rank, root| rank == root) }
 }
 
 /// `MPI_Iallreduce`, `MPI_Allreduce_init`
@@ -486,18 +509,31 @@ pub unsafe fn allreduce<N: Count + 'static>(
     about: About,
 ) -> Option<c_int> {
     // SAFETY: the caller's promise.
-    unsafe { reduced(reduction, about, true) }
+    unsafe { reduced(reduction, about, |_, _| true) }
 }
 
-/// A reduction whose result the root gets, or all ranks.
+/// `MPI_Iscan`
+pub unsafe fn scan<N: Count + 'static>(reduction: Reduction<N>, about: About) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe { reduced(reduction, about, |_, _| true) }
+}
+
+/// `MPI_Iexscan`
+pub unsafe fn exscan<N: Count + 'static>(reduction: Reduction<N>, about: About) -> Option<c_int> {
+    // SAFETY: the caller's promise.
+    unsafe { reduced(reduction, about, |rank, _| rank > 0) }
+}
+
+/// A reduction whose result those ranks get for which `gets` says so, given the root as well.
 unsafe fn reduced<N: Count + 'static>(
     reduction: Reduction<N>,
     about: About,
-    for_all: bool,
+    gets: fn(usize, usize) -> bool,
 ) -> Option<c_int> {
-    let (pair, op) = (reduction.pair(), Some(reduction.op));
-    let (intercepted, (elements, same)) = decide(about, pair, op, |abi, is_root| {
-        let what = (reduction, is_root || for_all);
+    let (length, op) = (Length::All(reduction.count.number()), Some(reduction.op));
+    let what = (length, reduction.datatype);
+    let (intercepted, (elements, same)) = decide_any(about, what, op, |abi, known, root| {
+        let what = (reduction, gets(known.rank, root));
         let elements = Elements::between(abi, about.function, what, about.comm)?;
         // Predefined operations are for predefined datatypes, which nobody frees.
         let stays = elements.0.kind().is_named();
@@ -506,18 +542,18 @@ unsafe fn reduced<N: Count + 'static>(
     let start = move |elements: Elements| {
         move |intercepted: &Intercepted, own: &mut Own| {
             let (kind, count) = (elements.kind(), reduction.count.elements());
-            let gets = intercepted.is_root() || for_all;
-            let in_place = gets && same;
+            let gets = gets(intercepted.place().0, intercepted.shape.root);
             // SAFETY: the caller's promise.
             unsafe {
                 if gets {
-                    let keep = in_place.then_some((0, count));
+                    let keep = same.then_some((0, count));
                     intercepted.receive(own, kind, (reduction.recv, count), keep)?;
                 }
-                if in_place {
-                    own.send_from_received(0)
-                } else {
-                    intercepted.send(own, kind, reduction.send, count)?
+                match (same, gets) {
+                    (true, true) => own.send_from_received(0),
+                    // The first rank of an exclusive scan in place.
+                    (true, false) => intercepted.send(own, kind, reduction.recv, count)?,
+                    (false, _) => intercepted.send(own, kind, reduction.send, count)?,
                 }
             }
             Ok(false)

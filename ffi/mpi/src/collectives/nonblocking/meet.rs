@@ -45,6 +45,9 @@ pub fn meet_now<'a>(
 }
 
 fn make(abi: &'static Abi, comm: Word, known: &Comm) -> Option<Arc<NonblockingGroup>> {
-    let meet = || NonblockingGroup::meet(abi, comm, known.rank, known.size);
+    // A nonblocking neighbourhood collective cannot ask all ranks.
+    known.neighbours(abi, comm);
+    let under = known.oversubscription(abi, comm);
+    let meet = || NonblockingGroup::meet(abi, comm, (known.rank, known.size), under);
     times::setup(meet).map(NonblockingGroup::enlisted)
 }

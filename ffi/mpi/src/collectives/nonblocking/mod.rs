@@ -4,6 +4,7 @@
 //! for a rank that is elsewhere.
 
 pub mod calls;
+pub mod irregular;
 pub mod meet;
 pub mod operation;
 pub mod persistent;

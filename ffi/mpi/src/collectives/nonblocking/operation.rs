@@ -10,22 +10,32 @@ use std::sync::atomic::Ordering;
 use libcopy::collective::nonblocking::operation::{
     Combine, Failure, Operation as Copies, Participants, Shape,
 };
-
-use crate::comm::nonblocking_group::{NonblockingGroup, UnderWay};
+use libcopy::collective::nonblocking::table::{Place, Places};
+use libcopy::policy::Oversubscription;
 use libcopy::scratch::zeros;
 
 use crate::collectives::reductions::Elements;
+use crate::comm::nonblocking_group::{NonblockingGroup, UnderWay};
 use crate::library::abi::{Abi, complain};
+use crate::library::buffers::Division;
 use crate::library::errors;
 use crate::library::stats::Function;
 use crate::types::buffer::Kind;
+use crate::types::parts::Partition;
 
 /// What is received where it does not belong yet.
 struct Unpack {
     bytes: Vec<u8>,
-    kind: Kind,
     base: *mut c_void,
-    count: usize,
+    elements: Received,
+}
+
+/// The elements that it is.
+enum Received {
+    /// So many of one datatype.
+    Some(Kind, usize),
+    /// Parts, but that of this rank.
+    Parts(Partition, Option<usize>),
 }
 
 /// Our buffers, as others reach them.
@@ -35,6 +45,8 @@ pub struct Own {
     recv: *mut u8,
     packed: Vec<u8>,
     unpack: Option<Unpack>,
+    /// Where the parts are, if they differ in length.
+    places: Option<Places>,
 }
 
 impl Own {
@@ -85,22 +97,116 @@ impl Own {
             let own = unsafe { kind.copy_out(kind.element(base, first), elements)? };
             bytes[kind.size() * first..][..own.len()].copy_from_slice(&own);
         }
-        self.recv = bytes.as_mut_ptr();
         // The program may free its datatype and its communicator at once.
-        let kind = kind.kept(abi)?;
+        let elements = Received::Some(kind.kept(abi)?, count);
+        self.receive_apart(bytes, base, elements);
+        Ok(())
+    }
+
+    /// Has `count` elements received elsewhere than where they belong until the end, as others need
+    /// what is there.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Own::receive`].
+    pub unsafe fn receive_behind(
+        &mut self,
+        abi: &Abi,
+        kind: &Kind,
+        base: *mut c_void,
+        count: usize,
+    ) -> Result<(), c_int> {
+        let bytes = zeros(kind.size() * count).map_err(errors::no_room)?;
+        self.receive_apart(bytes, base, Received::Some(kind.kept(abi)?, count));
+        Ok(())
+    }
+
+    fn receive_apart(&mut self, mut bytes: Vec<u8>, base: *mut c_void, elements: Received) {
+        self.recv = bytes.as_mut_ptr();
         self.unpack = Some(Unpack {
             bytes,
-            kind,
             base,
-            count,
+            elements,
         });
-        Ok(())
+    }
+
+    /// Has parts sent, which stay as they are, and says where they are.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Own::send`].
+    pub unsafe fn send_parts(
+        &mut self,
+        group: &Participants,
+        parts: &Partition,
+        base: *const c_void,
+    ) -> Result<Vec<Place>, c_int> {
+        if is_reachable(group, parts, base) {
+            self.send = base.cast_mut().cast();
+            return Ok(places(&parts.division(Some(0))));
+        }
+        let division = parts.packed_parts();
+        let mut packed = zeros(parts.total()).map_err(errors::no_room)?;
+        for rank in 0..group.size() {
+            // SAFETY: the caller's promise.
+            unsafe { parts.pack_part(base, rank, &mut packed, &division)? };
+        }
+        self.packed = packed;
+        self.send = self.packed.as_mut_ptr();
+        Ok(places(&division))
+    }
+
+    /// Has parts received, all but that of the rank `keep`, which is there already, and says where.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Own::receive`].
+    pub unsafe fn receive_parts(
+        &mut self,
+        (abi, group): (&Abi, &Participants),
+        parts: &Partition,
+        base: *mut c_void,
+        keep: Option<usize>,
+    ) -> Result<Vec<Place>, c_int> {
+        if is_reachable(group, parts, base) {
+            self.recv = base.cast();
+            return Ok(places(&parts.division(Some(0))));
+        }
+        let division = parts.packed_parts();
+        let mut bytes = zeros(parts.total()).map_err(errors::no_room)?;
+        if let Some(rank) = keep {
+            // SAFETY: the caller's promise.
+            unsafe { parts.pack_part(base, rank, &mut bytes, &division)? };
+        }
+        self.receive_apart(bytes, base, Received::Parts(parts.kept(abi)?, keep));
+        Ok(places(&division))
+    }
+
+    /// Says where the parts are that are sent and received.
+    pub fn divide(&mut self, sent: Vec<Place>, received: Vec<Place>) {
+        self.places = Some(Places { sent, received });
     }
 
     /// What we send is a part of what we receive, from this byte on.
     pub fn send_from_received(&mut self, at: usize) {
         self.send = self.recv.wrapping_add(at);
     }
+}
+
+/// Whether others reach parts where they are.
+fn is_reachable(group: &Participants, parts: &Partition, base: *const c_void) -> bool {
+    parts.span().is_some_and(|(first, len)| {
+        group.is_reachable(base.wrapping_byte_offset(first).cast(), len)
+    })
+}
+
+fn places(division: &Division) -> Vec<Place> {
+    let parts = division.offsets.iter().zip(&division.counts);
+    let place = |(at, len): (&usize, &usize)| Place {
+        at: *at as u64,
+        len: *len as u64,
+    };
+    parts.map(place).collect()
 }
 
 impl Combine for Elements {
@@ -140,16 +246,16 @@ impl Operation {
     pub unsafe fn begin(
         members: &Arc<NonblockingGroup>,
         (function, shape): (Function, Shape),
-        own: Own,
+        mut own: Own,
         copies_own: bool,
         elements: Option<Elements>,
     ) -> Operation {
         let elements = elements.map(|elements| Box::new(elements) as Box<dyn Combine>);
-        let buffers = (own.send, own.recv);
+        let (buffers, parts) = ((own.send, own.recv), (copies_own, own.places.take()));
         Operation {
             _under_way: members.begin(),
             // SAFETY: the caller's promise.
-            copies: unsafe { Copies::begin(&members.group, shape, buffers, copies_own, elements) },
+            copies: unsafe { Copies::begin(&members.group, shape, buffers, parts, elements) },
             own,
             members: members.clone(),
             function,
@@ -159,7 +265,7 @@ impl Operation {
 
     /// Whether ranks outnumber processors.
     pub fn is_oversubscribed(&self) -> bool {
-        self.members.is_oversubscribed
+        self.members.oversubscription != Oversubscription::None
     }
 
     /// Whether it is one of this communicator's, up to this number.
@@ -215,16 +321,22 @@ impl Operation {
                 code => code,
             };
         }
-        match self.own.unpack.take() {
-            // SAFETY: `Own::receive` was promised the elements.
-            Some(unpack) => unsafe {
-                let done = unpack
-                    .kind
-                    .unpack_any(&unpack.bytes, unpack.base, unpack.count);
-                done.err().unwrap_or(0)
-            },
-            None => 0,
-        }
+        let Some(Unpack {
+            bytes,
+            base,
+            elements,
+        }) = self.own.unpack.take()
+        else {
+            return 0;
+        };
+        // SAFETY: `Own` was promised the elements when they were to be received.
+        let done = unsafe {
+            match elements {
+                Received::Some(kind, count) => kind.unpack_any(&bytes, base, count),
+                Received::Parts(parts, keep) => parts.unpack(base, keep, &bytes),
+            }
+        };
+        done.err().unwrap_or(0)
     }
 }
 
