@@ -56,7 +56,7 @@ fn faster(library: MpiImplementation, function: Function) -> [Range; 3] {
                 _ => (from(256 * KIB), from(256 * KIB)),
             },
             (Op::Scan | Op::Exscan, Mpich) => (from(64 * KIB), from(64 * KIB)),
-            (Op::Scan, OpenMpi) => ((64 * KIB, MIB), NEVER),
+            (Op::Scan, OpenMpi) => ((64 * KIB, 512 * KIB), NEVER),
             (Op::Alltoall | Op::Exscan, OpenMpi) | (Op::Control | Op::Barrier, _) => (NEVER, NEVER),
         };
         return [alone, shared, shared];
