@@ -2,6 +2,7 @@
 
 //! Whether a call is intercepted, and what becomes of one that is.
 
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -241,37 +242,39 @@ pub fn take_barrier(abi: &'static Abi, comm: Word) -> Option<Call> {
     })
 }
 
-/// How many bytes a nonblocking call moves, as far as its ranks know. `K` is what is found of the
-/// arguments.
-pub enum Length<K> {
+/// How many bytes a nonblocking call moves, as far as its ranks know.
+pub enum Length {
     /// All know: so many elements of the datatype.
     All(Option<usize>),
-    /// Each knows its own: the bytes of its largest part.
-    Own(fn(&K) -> u64),
+    /// Each knows its own, as [`Look`] says.
+    Own,
 }
 
-/// Decides about a nonblocking call in the same way; `kinds` looks at the datatypes and arguments.
-pub fn intercept_nonblocking<K>(
+/// Looks at the datatypes and arguments of a call, once; the bytes of the largest part, as far as
+/// this rank knows, if they are ours to move. It is no type of its own for each function: the
+/// decision is long, and the same.
+pub type Look<'a> = &'a mut dyn FnMut(&'static Abi, &Comm) -> Option<u64>;
+
+/// Decides about a nonblocking call in the same way.
+pub fn intercept_nonblocking(
     function: Function,
     comm: Word,
-    (length, datatype): (Length<K>, Word),
+    (length, datatype): (Length, Word),
     op: Option<Word>,
-    kinds: impl FnOnce(&'static Abi, &Comm) -> Option<K>,
-) -> Option<(&'static Abi, Arc<NonblockingGroup>, usize, K)> {
+    look: Look<'_>,
+) -> Option<(&'static Abi, Arc<NonblockingGroup>, usize)> {
     counted(function, || {
-        let (mut found, mut kinds) = (None, Some(kinds));
+        let has_looked = Cell::new(false);
         let mut look = |abi: &'static Abi, known: &Comm| {
-            let kinds = kinds.take().and_then(|kinds| kinds(abi, known));
-            kinds.ok_or(Outcome::Arguments)
+            has_looked.set(true);
+            look(abi, known).ok_or(Outcome::Arguments)
         };
         let (abi, bytes, prior) = match length {
             Length::All(count) => nonblocking_candidate(function, (count, datatype))?,
-            Length::Own(own) => {
+            Length::Own => {
                 let abi = active().ok_or(Outcome::Disabled)?;
                 let known = communicator::of(abi, comm)?;
-                let bytes = largest(function, &known, || {
-                    Ok(own(found.insert(look(abi, &known)?)))
-                })?;
+                let bytes = largest(function, &known, || look(abi, &known))?;
                 candidate(abi, function, bytes)?
             }
         };
@@ -306,17 +309,16 @@ pub fn intercept_nonblocking<K>(
                 Decision::Forward => return Err(Outcome::NoGain),
             }
         }
-        let kinds = match found {
-            Some(kinds) => kinds,
-            None => look(abi, &known)?,
-        };
+        if !has_looked.get() {
+            look(abi, &known)?;
+        }
         let members = known
             .nonblocking_group()
             .ok_or_else(|| known.why_not_met())?;
         if !members.group.admits_next() {
             return Err(Outcome::BrokenTeam);
         }
-        Ok((abi, members.clone(), bytes, kinds))
+        Ok((abi, members.clone(), bytes))
     })
 }
 
@@ -351,15 +353,15 @@ fn largest(
 }
 
 /// Decides in the same way about a function that makes a persistent request. It may wait for other
-/// ranks (MPI 4.1, section 6.13), so they meet in it, and agree on whether `kinds` finds that the
+/// ranks (MPI 4.1, section 6.13), so they meet in it, and agree on whether `look` finds that the
 /// call is ours on all of them. With the most persistent requests that a rank has.
-pub fn intercept_persistent<K>(
+pub fn intercept_persistent(
     function: Function,
     comm: Word,
     pair: (Option<usize>, Word),
     op: Option<Word>,
-    kinds: impl FnOnce(&'static Abi, &Comm) -> Option<K>,
-) -> Option<(&'static Abi, Arc<NonblockingGroup>, usize, K, usize)> {
+    look: Look<'_>,
+) -> Option<(&'static Abi, Arc<NonblockingGroup>, usize, usize)> {
     counted(function, || {
         let (abi, bytes, prior) = nonblocking_candidate(function, pair)?;
         let known = communicator::of(abi, comm)?;
@@ -373,12 +375,12 @@ pub fn intercept_persistent<K>(
         if !prior.is_under(Some(under), order) {
             return Err(Outcome::Small);
         }
-        let kinds = kinds(abi, &known);
+        let is_ours = look(abi, &known).is_some();
         let requests = PersistentClass::number() as u64 + 1;
-        let made = members.of_request(abi, comm, kinds.is_some(), requests);
-        let kinds = kinds.ok_or(Outcome::Arguments)?;
+        let made = members.of_request(abi, comm, is_ours, requests);
+        is_ours.then_some(()).ok_or(Outcome::Arguments)?;
         let (members, requests) = made.ok_or(Outcome::NoTeam)?;
-        Ok((abi, members, bytes, kinds, requests as usize))
+        Ok((abi, members, bytes, requests as usize))
     })
 }
 

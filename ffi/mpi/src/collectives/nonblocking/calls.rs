@@ -45,6 +45,9 @@ pub(super) struct Intercepted {
     order: Order,
 }
 
+/// What says where a call's buffers are.
+type WithBuffers = dyn Fn(&Intercepted, &mut Own) -> Result<bool, c_int>;
+
 /// What stands for a call.
 #[derive(Clone, Copy)]
 enum Request {
@@ -55,12 +58,17 @@ enum Request {
 }
 
 impl Intercepted {
-    /// Starts it, or keeps it for the starts of its persistent request.
+    /// Starts it, or keeps it for the starts of its persistent request. `buffers` says where our
+    /// buffers are, and whether our own part has to be copied.
     pub fn start(
         self,
         elements: Option<Elements>,
         buffers: impl Fn(&Intercepted, &mut Own) -> Result<bool, c_int> + 'static,
     ) -> c_int {
+        self.start_with(elements, Box::new(buffers))
+    }
+
+    fn start_with(self, elements: Option<Elements>, buffers: Box<WithBuffers>) -> c_int {
         let variable = match self.request {
             Request::New(variable) => variable,
             Request::Persistent(handle) => {
@@ -295,43 +303,60 @@ fn decide<K>(
     kinds: impl FnOnce(&'static Abi, bool) -> Option<K>,
 ) -> Option<(Intercepted, K)> {
     let kinds = |abi, known: &Comm, root: usize| kinds(abi, known.rank == root);
-    decide_any(about, (Length::All(count), datatype), op, kinds)
+    decide_any(about, (Length::All(count), datatype), op, kinds, |_| 0)
 }
 
-/// Decides; `kinds` looks at the buffers, and is given the root.
+/// Decides; `kinds` looks at the buffers, and is given the root; `largest` says the bytes of the
+/// largest part of what it finds, where ranks know only their own.
 pub(super) fn decide_any<K>(
     about: About,
-    (length, datatype): (Length<K>, Word),
+    what: (Length, Word),
     op: Option<Word>,
     kinds: impl FnOnce(&'static Abi, &Comm, usize) -> Option<K>,
+    largest: fn(&K) -> u64,
 ) -> Option<(Intercepted, K)> {
+    let (mut kinds, mut found) = (Some(kinds), None);
+    let intercepted = decided(about, what, op, &mut |abi, known, root| {
+        let kinds = kinds.take()?(abi, known, root)?;
+        Some(largest(found.insert(kinds)))
+    })?;
+    Some((intercepted, found?))
+}
+
+/// As [`decide_any`], which keeps what is found.
+fn decided(
+    about: About,
+    (length, datatype): (Length, Word),
+    op: Option<Word>,
+    look: &mut dyn FnMut(&'static Abi, &Comm, usize) -> Option<u64>,
+) -> Option<Intercepted> {
     let (mut root, mut sharing) = (0, 0);
-    let kinds = |abi: &'static Abi, known: &Comm| {
+    let mut look = |abi: &'static Abi, known: &Comm| {
         root = plausible(abi, about.comm, about.root)?;
-        kinds(abi, known, root)
+        look(abi, known, root)
     };
     let is_regular = matches!(length, Length::All(_));
-    let (abi, members, bytes, kinds) = match (about.request, length) {
+    let (abi, members, bytes) = match (about.request, length) {
         (Request::New(_), length) => {
             let what = (length, datatype);
-            intercept_nonblocking(about.function, about.comm, what, op, kinds)?
+            intercept_nonblocking(about.function, about.comm, what, op, &mut look)?
         }
         (Request::Persistent(_), Length::All(count)) => {
             let pair = (count, datatype);
-            let made = intercept_persistent(about.function, about.comm, pair, op, kinds)?;
-            let (abi, members, bytes, kinds, requests) = made;
+            let made = intercept_persistent(about.function, about.comm, pair, op, &mut look)?;
+            let (abi, members, bytes, requests) = made;
             sharing = requests;
-            (abi, members, bytes, kinds)
+            (abi, members, bytes)
         }
         // The table has none of these.
-        (Request::Persistent(_), Length::Own(_)) => return None,
+        (Request::Persistent(_), Length::Own) => return None,
     };
     let shape = Shape {
         op: about.function.op()?,
         root,
         bytes: if is_regular { bytes } else { 0 },
     };
-    let intercepted = Intercepted {
+    Some(Intercepted {
         abi,
         order: Order::of(abi, members.group.size(), datatype, op),
         members,
@@ -341,8 +366,7 @@ pub(super) fn decide_any<K>(
         comm: about.comm,
         request: about.request,
         sharing,
-    };
-    Some((intercepted, kinds))
+    })
 }
 
 /// `MPI_Ibcast`, `MPI_Bcast_init`
@@ -532,13 +556,14 @@ unsafe fn reduced<N: Count + 'static>(
 ) -> Option<c_int> {
     let (length, op) = (Length::All(reduction.count.number()), Some(reduction.op));
     let what = (length, reduction.datatype);
-    let (intercepted, (elements, same)) = decide_any(about, what, op, |abi, known, root| {
+    let kinds = |abi: &'static Abi, known: &Comm, root: usize| {
         let what = (reduction, gets(known.rank, root));
         let elements = Elements::between(abi, about.function, what, about.comm)?;
         // Predefined operations are for predefined datatypes, which nobody frees.
         let stays = elements.0.kind().is_named();
         (stays || matches!(about.request, Request::New(_))).then_some(elements)
-    })?;
+    };
+    let (intercepted, (elements, same)) = decide_any(about, what, op, kinds, |_| 0)?;
     let start = move |elements: Elements| {
         move |intercepted: &Intercepted, own: &mut Own| {
             let (kind, count) = (elements.kind(), reduction.count.elements());

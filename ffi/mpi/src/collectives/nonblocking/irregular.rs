@@ -58,8 +58,8 @@ unsafe fn exchange(
     datatype: Word,
     sides: impl FnOnce(&'static Abi, &Comm, usize) -> Option<Sides>,
 ) -> Option<c_int> {
-    let length = Length::Own(Sides::largest);
-    let (mut intercepted, sides) = decide_any(about, (length, datatype), None, sides)?;
+    let what = (Length::Own, datatype);
+    let (mut intercepted, sides) = decide_any(about, what, None, sides, Sides::largest)?;
     intercepted.moves = Some(sides.sent.total().max(sides.received.total()));
     let start = move |intercepted: &Intercepted, own: &mut Own| {
         let (abi, group) = (intercepted.abi, &intercepted.members.group);
@@ -169,7 +169,7 @@ pub unsafe fn allgatherv<N: Count + 'static>(
     let counts = unsafe { numbers(recv.counts, about.comm) };
     let largest = counts.and_then(|counts| counts.into_iter().max());
     let what = (Length::All(largest), recv.datatype);
-    let (mut intercepted, (own_kind, all)) = decide_any(about, what, None, |abi, known, _| {
+    let kinds = |abi: &'static Abi, known: &Comm, _| {
         // SAFETY: likewise.
         let all = unsafe { Partition::uniform(abi, about.comm, known.size, recv) }?;
         if is_in_place(send.base) {
@@ -183,7 +183,8 @@ pub unsafe fn allgatherv<N: Count + 'static>(
             return None;
         }
         Some(((!same).then_some(kind), all))
-    })?;
+    };
+    let (mut intercepted, (own_kind, all)) = decide_any(about, what, None, kinds, |_| 0)?;
     // Ranks compare the lengths of the parts, not what they have in common.
     intercepted.shape.bytes = 0;
     intercepted.moves = Some(all.total());
@@ -398,7 +399,7 @@ unsafe fn scattered<C: Copy + 'static>(
     about: About,
 ) -> Option<c_int> {
     let (what, op) = ((Length::All(count), reduction.datatype), Some(reduction.op));
-    let (mut intercepted, found) = decide_any(about, what, op, |abi, known, _| {
+    let kinds = |abi: &'static Abi, known: &Comm, _| {
         let elements = Elements::between(abi, about.function, (reduction, true), about.comm)?;
         let counts = counts(known.size)?;
         // Bytes of all slices are as many as there can be.
@@ -406,7 +407,8 @@ unsafe fn scattered<C: Copy + 'static>(
         let total = each.try_fold(0usize, |sum, count| sum.checked_add(*count))?;
         let bytes = total.checked_mul(elements.0.size())?;
         Some((elements, counts, bytes))
-    })?;
+    };
+    let (mut intercepted, found) = decide_any(about, what, op, kinds, |_| 0)?;
     let ((elements, in_place), counts, bytes) = found;
     intercepted.shape.bytes = bytes;
     let kind = elements.kind().clone();
