@@ -40,8 +40,11 @@ struct Short {
     place: fn(&mut Policy) -> &mut u64,
 }
 
-/// The thresholds of short calls.
-const SHORT: [Short; 5] = [
+/// What chunks of ranks that share processors are tried with.
+const SHARED: &[usize] = &[64 << 10, 256 << 10, 1 << 20, 4 << 20];
+
+/// The thresholds of short calls, and of those that go in chunks where ranks share processors.
+const SHORT: [Short; 7] = [
     Short {
         name: "step",
         is_oversubscribed: false,
@@ -70,7 +73,7 @@ const SHORT: [Short; 5] = [
         name: "chunked_allreduce",
         is_oversubscribed: true,
         op: Op::Allreduce,
-        bytes: &[32 << 10, 64 << 10, 128 << 10],
+        bytes: SHARED,
         is_of_all_others: false,
         place: |policy| &mut policy.chunked_allreduce_max,
     },
@@ -78,9 +81,25 @@ const SHORT: [Short; 5] = [
         name: "chunked_reduce",
         is_oversubscribed: true,
         op: Op::Reduce,
-        bytes: &[32 << 10, 64 << 10, 128 << 10],
+        bytes: SHARED,
         is_of_all_others: false,
         place: |policy| &mut policy.chunked_reduce_max,
+    },
+    Short {
+        name: "chunked_allgather",
+        is_oversubscribed: true,
+        op: Op::Allgather,
+        bytes: SHARED,
+        is_of_all_others: false,
+        place: |policy| &mut policy.chunked_allgather_max,
+    },
+    Short {
+        name: "chunked_alltoall",
+        is_oversubscribed: true,
+        op: Op::Alltoall,
+        bytes: SHARED,
+        is_of_all_others: true,
+        place: |policy| &mut policy.chunked_alltoall_max,
     },
 ];
 

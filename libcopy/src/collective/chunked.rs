@@ -24,7 +24,7 @@ use crate::memcpy;
 use crate::op::{Call, Op};
 use crate::plan::{self, MOST_MEMBERS, Planned};
 use crate::policy::Path;
-use crate::shm::contribution::CHUNK;
+use crate::shm::contribution::{CHUNK, LARGE_CHUNK};
 use crate::shm::leading::{Class, KINDS};
 use crate::team::{Decision, Team};
 use crate::transport::TransportKind;
@@ -49,6 +49,10 @@ impl Kind {
         matches!(self, Kind::Bcast | Kind::Gather | Kind::Scatter)
     }
 
+    fn combines(self) -> bool {
+        matches!(self, Kind::Reduction | Kind::Reduce)
+    }
+
     /// Who measures it: rank 0, but where that hands out. The root of a broadcast or a scatter goes
     /// on while the others read its last chunk, and it is they who wait for the bytes.
     fn measures(self, root: usize) -> usize {
@@ -61,6 +65,16 @@ const LONGEST: usize = 8 << 20;
 
 /// From this size on chunks are written past the caches, and below as [`crate::shm::writes`] says.
 const STREAMED: usize = 16 << 10;
+
+/// Parts of several chunks have this much in each where ranks share processors: an alltoall of 64
+/// KiB for each of eight ranks took 97 us by the kernel and 113 in chunks that have 36 KiB for each,
+/// of four ranks 101 and 34 (two processors of an EPYC of Zen 4).
+const LEAST_PART: usize = 64 << 10;
+
+/// From so many bytes of a rank on chunks are the usual way where ranks share processors, and
+/// always of reductions. An allgather of 64 KiB took four ranks 59 us by rings and 24 in chunks
+/// where two processors share no cache, and 20 and 22 where they do.
+const USUALLY_LARGE: usize = 128 << 10;
 
 /// From this size on the kernel's copy is the usual way where it is one of the two. Both take as
 /// long there where processors share a cache (EPYC of Zen 4, two ranks): `libcopy bench coll -n 2
@@ -78,6 +92,8 @@ fn usually_cma(kind: Kind) -> usize {
 #[derive(Debug)]
 pub(super) struct Way {
     pub(super) is_chunked: bool,
+    /// Bytes of a chunk.
+    chunk: usize,
     /// Whether chunks are written past the caches.
     is_streamed: bool,
     /// If we measure it.
@@ -97,57 +113,97 @@ impl Way {
     /// As the policy says.
     pub(super) const BY_POLICY: Way = Way {
         is_chunked: false,
+        chunk: CHUNK,
         is_streamed: false,
         measured: None,
     };
 
     /// The way of a call that the policy decides so about, and in which each rank has `bytes`
     /// bytes for each other one. `root`: 0 where there is none. `granule`: bytes that stay
-    /// together. Where ranks outnumber processors nothing goes in many chunks: each would cost a
-    /// switch to another rank.
+    /// together. Where ranks outnumber processors each chunk costs a switch to another rank, so
+    /// they are large, and the policy says up to which size they pay.
     pub(super) fn of(
         team: &mut Team,
         (kind, root): (Kind, usize),
         decision: Decision,
         (bytes, granule): (usize, usize),
     ) -> Way {
-        let size = team.size();
+        let (size, shares) = (team.size(), team.is_oversubscribed());
+        // What a rank writes.
+        let whole = match kind {
+            Kind::Alltoall => bytes.saturating_mul(size - 1),
+            _ => bytes,
+        };
+        // A chunk has a part for each other rank.
+        let fits = |bytes: usize| bytes <= LARGE_CHUNK / (size - 1).max(1);
         let most_shared = match kind {
+            Kind::Alltoall if !fits(bytes) && !fits(LEAST_PART) => 0,
+            Kind::Allgather => team.policy().chunked_allgather_max,
+            Kind::Alltoall => team.policy().chunked_alltoall_max,
             Kind::Reduction => team.policy().chunked_allreduce_max,
             Kind::Reduce => team.policy().chunked_reduce_max,
-            _ => 0,
+            Kind::Bcast | Kind::Gather | Kind::Scatter => 0,
         };
         let may_be = (2..=MOST_MEMBERS).contains(&size)
             && granule <= AT_A_TIME.min(CHUNK / size)
-            && (bytes as u64 <= most_shared || !team.is_oversubscribed())
+            && (whole as u64 <= most_shared || !shares)
             && !decision.offloads
             && team.is_flat();
         if !may_be {
             return Way::BY_POLICY;
         }
+        let is_forced = team.transport().is_some();
+        let mut measured = |usually_chunked: bool| {
+            let class = Class::new(2 * kind as usize + usize::from(root == 0), bytes);
+            let (number, way, is_timed) = team.next_led(class, kind.measures(root));
+            let measured = is_timed.then(|| Measured {
+                class,
+                call: (number, way),
+                started: Instant::now(),
+            });
+            ((way == 0) == usually_chunked, measured)
+        };
         match decision.path {
             // A root does not wait for others then.
             Path::Eager if kind.has_root() => Way::BY_POLICY,
+            // Not past the caches in any case: who reads them may be on the same processor.
+            Path::Eager | Path::Via(TransportKind::Shm | TransportKind::Cma)
+                if shares && !is_forced =>
+            {
+                let (is_chunked, measured) = if whole > CHUNK {
+                    measured(whole >= USUALLY_LARGE || kind.combines())
+                } else {
+                    (kind.combines(), None)
+                };
+                Way {
+                    is_chunked,
+                    chunk: if whole > CHUNK { LARGE_CHUNK } else { CHUNK },
+                    is_streamed: false,
+                    measured,
+                }
+            }
             Path::Eager | Path::Via(TransportKind::Shm) => Way {
                 is_chunked: true,
+                chunk: CHUNK,
                 is_streamed: bytes >= STREAMED,
                 measured: None,
             },
-            Path::Via(TransportKind::Cma) if team.transport().is_none() && bytes <= LONGEST => {
-                let class = Class::new(2 * kind as usize + usize::from(root == 0), bytes);
-                let (number, way, is_timed) = team.next_led(class, kind.measures(root));
+            Path::Via(TransportKind::Cma) if !is_forced && bytes <= LONGEST => {
+                let (is_chunked, measured) = measured(bytes < usually_cma(kind));
                 Way {
-                    is_chunked: (way != 0) == (bytes >= usually_cma(kind)),
+                    is_chunked,
+                    chunk: CHUNK,
                     is_streamed: true,
-                    measured: is_timed.then(|| Measured {
-                        class,
-                        call: (number, way),
-                        started: Instant::now(),
-                    }),
+                    measured,
                 }
             }
             Path::Via(_) => Way::BY_POLICY,
         }
+    }
+
+    /// Bytes of each of `parts` parts of a chunk.
+    fn part_of_chunk(&self, parts: usize, granule: usize) -> usize {
+        self.chunk / parts / granule * granule
     }
 
     /// The call has ended.
@@ -157,11 +213,6 @@ impl Way {
             team.note_led(measured.class, measured.call, nanos);
         }
     }
-}
-
-/// Bytes of each of `parts` parts of a chunk.
-fn part_of_chunk(parts: usize, granule: usize) -> usize {
-    CHUNK / parts / granule * granule
 }
 
 /// Which piece of a rank's chunk is for another one: it has none for itself.
@@ -190,10 +241,10 @@ pub(super) unsafe fn allgather(
     let (me, base) = (team.rank(), recv.as_mut_ptr());
     let (own_at, own_len) = division.part(me);
     let longest = (0..team.size()).map(|rank| division.part(rank).1).max();
-    let chunks = longest.unwrap_or(0).div_ceil(CHUNK);
+    let chunks = longest.unwrap_or(0).div_ceil(way.chunk);
     let call = |rank| Call::new(Op::Allgather, 0, division.part(rank).1);
     for chunk in 0..chunks {
-        let own = piece(&(0..own_len), chunk, CHUNK);
+        let own = piece(&(0..own_len), chunk, way.chunk);
         let put = |place, is_streamed| {
             // SAFETY: the piece is inside our part, says the caller.
             unsafe { write(place, mine.add(own.start), own.len(), is_streamed) };
@@ -201,7 +252,7 @@ pub(super) unsafe fn allgather(
         let (number, _) = publish(team, way, call, (own.len(), put))?;
         for rank in team.others() {
             let (at, len) = division.part(rank);
-            let range = piece(&(at..at + len), chunk, CHUNK);
+            let range = piece(&(at..at + len), chunk, way.chunk);
             // SAFETY: the part is inside the buffer; its owner has written as many bytes.
             unsafe { read(team, rank, number, 0, base.add(range.start), range.len()) };
         }
@@ -225,7 +276,7 @@ pub(super) fn alltoall(
 ) -> Boxed<()> {
     let (me, size) = (team.rank(), team.size());
     let call = Call::new(Op::Alltoall, 0, send.len());
-    let bytes = part_of_chunk(size - 1, 64);
+    let bytes = way.part_of_chunk(size - 1, 64);
     let index = |of: usize, rank: usize| bytes * index_for(of, rank);
     for chunk in 0..part.div_ceil(bytes) {
         let range = piece(&(0..part), chunk, bytes);
@@ -256,8 +307,8 @@ pub(super) fn alltoall(
 /// Copies the root's bytes to everybody's.
 pub(super) fn bcast(team: &mut Team, way: &Way, root: usize, bytes: &mut [u8]) -> Boxed<()> {
     let (is_root, call) = (team.rank() == root, Call::new(Op::Bcast, root, bytes.len()));
-    for chunk in 0..bytes.len().div_ceil(CHUNK) {
-        let piece = &mut bytes[piece(&(0..call.len as usize), chunk, CHUNK)];
+    for chunk in 0..bytes.len().div_ceil(way.chunk) {
+        let piece = &mut bytes[piece(&(0..call.len as usize), chunk, way.chunk)];
         let (from, len) = (piece.as_ptr(), if is_root { piece.len() } else { 0 });
         // SAFETY: a piece is as long as a chunk at most.
         let put = |place, is_streamed| unsafe { write(place, from, len, is_streamed) };
@@ -285,8 +336,8 @@ pub(super) unsafe fn gather(
 ) -> Boxed<()> {
     let (me, call) = (team.rank(), Call::new(Op::Gather, root, len));
     let is_root = me == root;
-    for chunk in 0..len.div_ceil(CHUNK) {
-        let range = piece(&(0..len), chunk, CHUNK);
+    for chunk in 0..len.div_ceil(way.chunk) {
+        let range = piece(&(0..len), chunk, way.chunk);
         let written = if is_root { 0 } else { range.len() };
         let put = |place, is_streamed| {
             // SAFETY: the piece is inside our part, says the caller.
@@ -322,7 +373,7 @@ pub(super) fn scatter(
     let (me, size) = (team.rank(), team.size());
     let call = Call::new(Op::Scatter, root, part);
     let to = own.map_or(std::ptr::null_mut(), <[u8]>::as_mut_ptr);
-    let bytes = part_of_chunk(size - 1, 64);
+    let bytes = way.part_of_chunk(size - 1, 64);
     for chunk in 0..part.div_ceil(bytes) {
         let range = piece(&(0..part), chunk, bytes);
         let put = |place: *mut u8, is_streamed| {
@@ -457,7 +508,7 @@ unsafe fn run(
     combine: Combine<'_>,
 ) -> Boxed<()> {
     let (me, size) = (team.rank(), team.size());
-    let bytes = part_of_chunk(size, granule);
+    let bytes = way.part_of_chunk(size, granule);
     let segments = slices.segments();
     let all = (0..segments).flat_map(|segment| (0..size).map(move |rank| (rank, segment)));
     let lengths = all.map(|(rank, segment)| slices.of(rank, size, segment).len());
@@ -548,8 +599,9 @@ fn publish(
     (len, put): (usize, impl FnOnce(*mut u8, bool)),
 ) -> Boxed<(u64, bool)> {
     let me = team.rank();
-    if team.chunks == 0 {
-        team.segment().open_chunks()?;
+    if team.chunk_room < way.chunk {
+        team.segment().open_chunks(way.chunk)?;
+        team.chunk_room = way.chunk;
     }
     team.chunks += 1;
     let number = team.chunks;

@@ -26,12 +26,14 @@ impl Policy {
         let _ = writeln!(
             table,
             "in one step up to {} of all others; in pieces up to {} (reductions {}), unless oversubscribed; \
-             in chunks if oversubscribed allreduces up to {}, reduces {}",
+             in chunks if oversubscribed allreduces up to {}, reduces {}, allgathers {}, alltoalls {}",
             bytes(self.step_max),
             bytes(self.pieces_max),
             bytes(self.reduce_pieces_max),
             bytes(self.chunked_allreduce_max),
-            bytes(self.chunked_reduce_max)
+            bytes(self.chunked_reduce_max),
+            bytes(self.chunked_allgather_max),
+            bytes(self.chunked_alltoall_max)
         );
         let _ = writeln!(
             table,

@@ -40,7 +40,14 @@ pub struct Policy {
     /// too.
     #[serde(default = "reduce_pieces_max")]
     pub reduce_pieces_max: u64,
-    /// Allreduces up to this size go in chunks where ranks outnumber processors, too.
+    /// Allgathers of which a rank gives up to so many bytes go in chunks where ranks outnumber
+    /// processors, too.
+    #[serde(default = "chunked_allgather_max")]
+    pub chunked_allgather_max: u64,
+    /// The same of alltoalls of which a rank gives up to so many to all others together.
+    #[serde(default = "chunked_alltoall_max")]
+    pub chunked_alltoall_max: u64,
+    /// Allreduces up to this size do.
     #[serde(default = "chunked_allreduce_max")]
     pub chunked_allreduce_max: u64,
     /// The same of reduces to a root.
@@ -132,17 +139,27 @@ fn reduce_pieces_max() -> u64 {
 }
 
 // In chunks all ranks wait for each other a few times, where those of a plan wait one by one, and
-// each wait is a switch to another rank. On two processors of an EPYC of Zen 4, plans and chunks in
-// turns, an allreduce of 64 KiB took 54 and 35 us with 4 ranks, 165 and 78 with 8, 514 and 205 with
-// 16, of 128 KiB 78 and 71, 292 and 155, 634 and 408, of 256 KiB 125 and 146, 446 and 298, 1026 and
-// 905; reduces of 64 KiB 34 and 29, 96 and 79, 306 and 193, of 128 KiB 45 and 55, 130 and 139, 370
-// and 373. `libcopy tune` measures both anew.
+// each wait is a switch to another rank. On two processors of an EPYC of Zen 4, by plans or in
+// chunks of 32 KiB as they went before, and in large chunks, in turns, with 4, 8 and 16 ranks: an
+// allreduce of 256 KiB took 222 and 85 us, 426 and 146, 881 and 323, of 1 MiB 817 and 360, 1,481
+// and 789, 3,225 and 1,798; a reduce of 256 KiB 130 and 72, 195 and 83, 555 and 259; an allgather
+// of 256 KiB 296 and 88, 954 and 298, 3,715 and 1,558; an alltoall of 16 KiB for each 29 and 11, 31
+// and 25, 166 and 107, of 256 KiB 354 and 177, but with 8 and 16 ranks as long. Longer ones gain
+// less. `libcopy tune` measures them anew.
+fn chunked_allgather_max() -> u64 {
+    4 << 20
+}
+
+fn chunked_alltoall_max() -> u64 {
+    4 << 20
+}
+
 fn chunked_allreduce_max() -> u64 {
-    128 << 10
+    4 << 20
 }
 
 fn chunked_reduce_max() -> u64 {
-    64 << 10
+    4 << 20
 }
 
 fn offload_min() -> u64 {
@@ -199,6 +216,8 @@ impl Policy {
             step_max: step_max(),
             pieces_max: pieces_max(),
             reduce_pieces_max: reduce_pieces_max(),
+            chunked_allgather_max: chunked_allgather_max(),
+            chunked_alltoall_max: chunked_alltoall_max(),
             chunked_allreduce_max: chunked_allreduce_max(),
             chunked_reduce_max: chunked_reduce_max(),
             chunk: 8 << 10,

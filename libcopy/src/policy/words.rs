@@ -12,13 +12,13 @@ use crate::topology::Topology;
 use crate::transport::TransportKind;
 
 /// Words of the policy that rank 0 hands to all.
-pub(crate) const POLICY_WORDS: usize = 94;
+pub(crate) const POLICY_WORDS: usize = 96;
 
 /// The word behind the bands.
 const SHARE_WORD: usize = 8 + 2 * Op::ALL.len() * MAX_BANDS;
 
 /// The first word of what was measured with several readers.
-const CONTENTION_WORD: usize = SHARE_WORD + 16;
+const CONTENTION_WORD: usize = SHARE_WORD + 18;
 
 const _: () = assert!(CONTENTION_WORD + CONTENTION_WORDS <= POLICY_WORDS);
 
@@ -53,6 +53,8 @@ impl Policy {
         words[SHARE_WORD + 13] = self.reduce_pieces_max;
         words[SHARE_WORD + 14] = self.chunked_allreduce_max;
         words[SHARE_WORD + 15] = self.chunked_reduce_max;
+        words[SHARE_WORD + 16] = self.chunked_allgather_max;
+        words[SHARE_WORD + 17] = self.chunked_alltoall_max;
         if let Some(contention) = self.contention {
             words[CONTENTION_WORD..][..CONTENTION_WORDS].copy_from_slice(&contention.to_words());
         }
@@ -98,6 +100,8 @@ impl Policy {
         policy.reduce_pieces_max = words[SHARE_WORD + 13];
         policy.chunked_allreduce_max = words[SHARE_WORD + 14];
         policy.chunked_reduce_max = words[SHARE_WORD + 15];
+        policy.chunked_allgather_max = words[SHARE_WORD + 16];
+        policy.chunked_alltoall_max = words[SHARE_WORD + 17];
         policy.contention = Contention::from_words(&words[CONTENTION_WORD..][..CONTENTION_WORDS]);
         let mut slots = words[8..SHARE_WORD].chunks_exact(MAX_BANDS);
         for op in Op::ALL {
@@ -133,6 +137,7 @@ mod tests {
         (policy.step_max, policy.pieces_max, policy.reduce_pieces_max) = (1, 2, 3);
         policy.chunked_allreduce_max = 4;
         policy.chunked_reduce_max = 5;
+        (policy.chunked_allgather_max, policy.chunked_alltoall_max) = (6, 7);
         policy.contention = Some(Contention {
             port_mbs: Some(31_000),
             ..Contention::default()

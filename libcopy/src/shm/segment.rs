@@ -37,7 +37,7 @@ use super::barrier::Barrier;
 use super::board::{Board, RANK_WORDS, REQUESTS};
 use super::claims::Claims;
 use super::contribution::{
-    self, Begun, CHUNK, Label, OfChunk, OfStep, PLACES, SHORT_PLACES, Short, Turn, Whole,
+    self, Begun, LARGE_CHUNK, Label, OfChunk, OfStep, PLACES, SHORT_PLACES, Short, Turn, Whole,
 };
 use super::doorbell::Doorbell;
 use super::leading::Choices;
@@ -56,7 +56,7 @@ use crate::team::key::TeamKey;
 use crate::topology::{self, CPU_WORDS};
 
 /// Set as the last step of making the segment: "libcopy" and the version of the layout.
-const READY: u64 = u64::from_le_bytes(*b"libcopy\x08");
+const READY: u64 = u64::from_le_bytes(*b"libcopy\x09");
 
 /// Most ranks a team may have.
 pub(crate) const MAX_RANKS: usize = 64 * RANK_WORDS;
@@ -227,7 +227,7 @@ impl Plan {
         let own = place(size * OWN);
         // Ranks in several groups have none.
         let with_chunks = if size > MOST_MEMBERS { 0 } else { size };
-        let chunks = place(with_chunks * PLACES * CHUNK);
+        let chunks = place(with_chunks * PLACES * LARGE_CHUNK);
         let lines = size_of::<Head>() + size * size_of::<Counter>();
         let cast_lines = lines.next_multiple_of(4096);
         let casts = place(size * (cast_lines + bcast_ring).next_multiple_of(4096));
@@ -260,7 +260,7 @@ impl Plan {
     /// Where a rank's chunks begin.
     fn chunks(&self, rank: usize) -> usize {
         assert!(rank < self.size && self.size <= MOST_MEMBERS);
-        self.chunks + rank * PLACES * CHUNK
+        self.chunks + rank * PLACES * LARGE_CHUNK
     }
 
     /// Where the ring from one rank to all begins, with its lines.
@@ -753,13 +753,15 @@ impl Segment {
         Ok(())
     }
 
-    /// Gives our chunks memory. A team of more than [`MOST_MEMBERS`] ranks has none.
+    /// Gives each of our chunks memory for so many bytes, [`LARGE_CHUNK`] at most. A team of more
+    /// than [`MOST_MEMBERS`] ranks has none.
     ///
     /// # Errors
     ///
     /// [`Error::System`] if there is no room.
-    pub(crate) fn open_chunks(&self) -> Result<()> {
-        self.reserve(self.plan.chunks(self.rank), PLACES * CHUNK)
+    pub(crate) fn open_chunks(&self, bytes: usize) -> Result<()> {
+        let first = self.plan.chunks(self.rank);
+        (0..PLACES).try_for_each(|place| self.reserve(first + place * LARGE_CHUNK, bytes))
     }
 
     fn reserve(&self, at: usize, bytes: usize) -> Result<()> {
@@ -828,11 +830,11 @@ impl Segment {
         self.entry(self.plan.own(rank) + OF_CHUNKS, contribution::place(number))
     }
 
-    /// The bytes of a chunk: [`CHUNK`] bytes that peers may change. Only its owner may use them
-    /// before it has said that they are there.
+    /// The bytes of a chunk, for as many as its owner has [room for](Self::open_chunks): peers may
+    /// change them. Only its owner may use them before it has said that they are there.
     #[inline]
     pub(crate) fn chunk_bytes(&self, rank: usize, number: u64) -> *mut u8 {
-        let at = self.plan.chunks(rank) + contribution::place(number) * CHUNK;
+        let at = self.plan.chunks(rank) + contribution::place(number) * LARGE_CHUNK;
         // SAFETY: the chunk is inside the mapping.
         unsafe { self.mapping.base().add(at) }
     }
@@ -1095,7 +1097,7 @@ mod tests {
             let mut end = plan.own(size);
             assert!(end <= plan.chunks);
             if size <= MOST_MEMBERS {
-                end = plan.chunks(size - 1) + PLACES * CHUNK;
+                end = plan.chunks(size - 1) + PLACES * LARGE_CHUNK;
             }
             for from in 0..size {
                 assert!(end <= plan.cast(from));

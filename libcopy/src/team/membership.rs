@@ -111,6 +111,8 @@ pub struct Team {
     pub(crate) exchanges: u64,
     /// Our chunks so far.
     pub(crate) chunks: u64,
+    /// Bytes that each of our chunks has room for.
+    pub(crate) chunk_room: usize,
     /// Our calls so far that go one of two ways, whichever rank 0 finds faster.
     led: u64,
     /// What it knows of them, on rank 0.
@@ -207,6 +209,7 @@ impl Team {
             contributions: Contributions::new(size),
             exchanges: 0,
             chunks: 0,
+            chunk_room: 0,
             led: 0,
             leader: Leader::default(),
             at_once: None,
