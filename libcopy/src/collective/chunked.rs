@@ -67,8 +67,8 @@ const LONGEST: usize = 8 << 20;
 const STREAMED: usize = 16 << 10;
 
 /// Parts of several chunks have this much in each where ranks share processors: an alltoall of 64
-/// KiB for each of eight ranks took 97 us by the kernel and 113 in chunks that have 36 KiB for each,
-/// of four ranks 101 and 34 (two processors of an EPYC of Zen 4).
+/// KiB for each of eight ranks took 97 us by the kernel and 113 in chunks with 36 KiB for each, of
+/// four ranks 101 and 34 (two processors of an EPYC of Zen 4).
 const LEAST_PART: usize = 64 << 10;
 
 /// From so many bytes of a rank on chunks are the usual way where ranks share processors, and
