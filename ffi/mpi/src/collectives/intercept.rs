@@ -104,6 +104,7 @@ pub fn intercept_reduction(
     }
     // Before the datatypes are looked at, which costs more.
     let look = |known: &Comm| {
+        let prior = prior.among(known.size);
         if !prior.suits(known.size) {
             return forwarded(known, prior.why_not());
         }
@@ -183,7 +184,7 @@ pub fn intercept_vector(
                 return Err(Outcome::Arguments);
             }
         }
-        let of = |bytes| Prior::of(abi.implementation(), function, bytes);
+        let of = |bytes| Prior::of(abi.implementation(), function, bytes).among(known.size);
         let mut prior = of(largest);
         if !agree && !prior.is_anywhere() {
             return Err(prior.why_not());
@@ -468,7 +469,7 @@ fn admit_by_thresholds<'a>(
     known: &'a Arc<Comm>,
     (prior, order): (Prior, Order),
 ) -> Result<&'a Group, Outcome> {
-    let bytes = prior.bytes;
+    let (bytes, prior) = (prior.bytes, prior.among(known.size));
     if !prior.suits(known.size) {
         return Err(prior.why_not());
     }

@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 
 use libcopy::collective::Op;
 use libcopy::p2p::header::wire_size;
+use libcopy::plan::MOST_MEMBERS;
 use libcopy::policy::Oversubscription;
 
 use crate::bootstrap;
@@ -65,12 +66,11 @@ fn faster(library: MpiImplementation, function: Function) -> [Range; 3] {
         (Op::Gather | Op::ReduceScatter, _) => [from(64 * KIB); 3],
         // Where leaves wait for one root, context switches count until the bytes do.
         (Op::Scatter, _) => [from(64 * KIB), from(512 * KIB), from(512 * KIB)],
-        // The more ranks, the more switches; Open MPI's ring has few of them.
-        (Op::Allgather, OpenMpi) => [from(64 * KIB), (64 * KIB, 512 * KIB), (64 * KIB, 128 * KIB)],
-        (Op::Allgather, Mpich) => [from(64 * KIB), (64 * KIB, MIB), (64 * KIB, MIB)],
+        // Those of few ranks go in large chunks where ranks share processors.
+        (Op::Allgather, _) => [from(64 * KIB); 3],
+        (Op::Allreduce, _) => [from(64 * KIB), from(32 * KIB), from(32 * KIB)],
         // MPICH polls, which hurts it wherever ranks share a processor.
-        (Op::Alltoall | Op::Reduce | Op::Allreduce, Mpich) | (Op::Bcast, _) => [from(64 * KIB); 3],
-        (Op::Allreduce, OpenMpi) => [from(64 * KIB), from(MIB), from(2 * MIB)],
+        (Op::Alltoall | Op::Reduce, Mpich) | (Op::Bcast, _) => [from(64 * KIB); 3],
         // Everybody copies its own parts in either, and there nobody waits to be told.
         (Op::Alltoall, OpenMpi) => [from(64 * KIB), NEVER, NEVER],
         // Its root fetches and combines while the leaves go on, which averages well as long as few
@@ -81,6 +81,26 @@ fn faster(library: MpiImplementation, function: Function) -> [Range; 3] {
         (Op::Scan, OpenMpi) => [(64 * KIB, 256 * KIB), from(64 * KIB), from(64 * KIB)],
         (Op::Exscan, OpenMpi) => [NEVER, from(64 * KIB), from(64 * KIB)],
         (Op::Control | Op::Barrier, _) => [NEVER; 3],
+    }
+}
+
+/// The same of more ranks than a team without groups has, where that is less: they do not go in
+/// chunks ([`libcopy::plan::MOST_MEMBERS`]). Of 32 ranks on two processors an allreduce of 64 KiB
+/// took 1.8 times as long as Open MPI's, of 256 KiB 1.3 times, of 1 MiB 0.93; of four, eight and 16
+/// all gain (0.28 to 0.78 of its time).
+fn faster_of_many(library: MpiImplementation, function: Function) -> Option<[Range; 3]> {
+    use MpiImplementation::{Mpich, OpenMpi};
+    match (function, library) {
+        // The more ranks, the more switches; Open MPI's ring has few of them.
+        (Function::Allgather | Function::Allgatherv, OpenMpi) => {
+            Some([from(64 * KIB), (64 * KIB, 512 * KIB), (64 * KIB, 128 * KIB)])
+        }
+        (Function::Allgather | Function::Allgatherv, Mpich) => {
+            Some([from(64 * KIB), (64 * KIB, MIB), (64 * KIB, MIB)])
+        }
+        (Function::Allreduce, OpenMpi) => Some([from(64 * KIB), from(MIB), from(2 * MIB)]),
+        (Function::Allreduce, Mpich) => Some([from(64 * KIB); 3]),
+        _ => None,
     }
 }
 
@@ -149,18 +169,20 @@ fn faster_if_short(library: MpiImplementation, function: Function) -> [Range; 3]
     }
 }
 
-/// Of each function: [`faster_if_short`] and [`faster`].
-type Ranges = [[[Range; 3]; 2]; FUNCTIONS];
+/// Of each function: [`faster_if_short`], [`faster`], and that of many ranks.
+type Ranges = [[[Range; 3]; 3]; FUNCTIONS];
 
 /// What is asked for each call, put together once.
 fn ranges(library: MpiImplementation) -> &'static Ranges {
     static RANGES: [OnceLock<Ranges>; 2] = [const { OnceLock::new() }; 2];
     RANGES[library as usize].get_or_init(|| {
-        let mut ranges = [[[NEVER; 3]; 2]; FUNCTIONS];
+        let mut ranges = [[[NEVER; 3]; 3]; FUNCTIONS];
         for function in Function::all() {
+            let of_few = faster(library, function);
             ranges[function as usize] = [
                 faster_if_short(library, function),
-                faster(library, function),
+                of_few,
+                faster_of_many(library, function).unwrap_or(of_few),
             ];
         }
         ranges
@@ -245,8 +267,9 @@ pub enum Order {
 /// Where collectives with `bytes` bytes are faster here: what is asked once for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prior {
-    /// By oversubscription.
+    /// By oversubscription, of as many ranks as there may be, and of many.
     faster: [bool; 3],
+    faster_of_many: [bool; 3],
     /// Of the call.
     pub bytes: u64,
     is_long: bool,
@@ -273,16 +296,18 @@ impl Prior {
         bytes: u64,
         known: Option<Oversubscription>,
     ) -> Prior {
-        let [short, ranges] = &ranges(library)[function as usize];
+        let [short, ranges, of_many] = &ranges(library)[function as usize];
         let contains = |(least, most): Range| (least..=most).contains(&bytes);
         let may_be = |under| known.is_none_or(|known| known as usize == under);
-        let is_faster = |under| contains(short[under]) || contains(ranges[under]);
-        let faster = match environment::least() {
+        let faster = |long: &[Range; 3]| match environment::least() {
             Some(least) => [bytes >= least; 3],
-            None => [0, 1, 2].map(|under| may_be(under) && is_faster(under)),
+            None => [0, 1, 2].map(|under: usize| {
+                may_be(under) && (contains(short[under]) || contains(long[under]))
+            }),
         };
         Prior {
-            faster,
+            faster: faster(ranges),
+            faster_of_many: faster(of_many),
             bytes,
             is_long: ranges.iter().any(|range| bytes >= range.0),
             is_short: short.iter().copied().any(contains),
@@ -290,6 +315,17 @@ impl Prior {
                 || library == MpiImplementation::Mpich
                 || environment::least().is_some(),
         }
+    }
+
+    /// The same for a communicator of so many ranks.
+    #[inline]
+    pub fn among(self, ranks: usize) -> Prior {
+        let faster = if ranks > MOST_MEMBERS {
+            self.faster_of_many
+        } else {
+            self.faster
+        };
+        Prior { faster, ..self }
     }
 
     /// Whether that may be so for a communicator of so many ranks.
