@@ -49,10 +49,6 @@ impl Kind {
         matches!(self, Kind::Bcast | Kind::Gather | Kind::Scatter)
     }
 
-    fn combines(self) -> bool {
-        matches!(self, Kind::Reduction | Kind::Reduce)
-    }
-
     /// Who measures it: rank 0, but where that hands out. The root of a broadcast or a scatter goes
     /// on while the others read its last chunk, and it is they who wait for the bytes.
     fn measures(self, root: usize) -> usize {
@@ -71,8 +67,8 @@ const STREAMED: usize = 16 << 10;
 /// four ranks 101 and 34 (two processors of an EPYC of Zen 4).
 const LEAST_PART: usize = 64 << 10;
 
-/// From so many bytes of a rank on chunks are the usual way where ranks share processors, and
-/// always of reductions. An allgather of 64 KiB took four ranks 59 us by rings and 24 in chunks
+/// From so many bytes of a rank on chunks are the usual way where ranks share processors. An
+/// allgather of 64 KiB took four ranks 59 us by rings and 24 in chunks
 /// where two processors share no cache, and 20 and 22 where they do.
 const USUALLY_LARGE: usize = 128 << 10;
 
@@ -170,10 +166,12 @@ impl Way {
             Path::Eager | Path::Via(TransportKind::Shm | TransportKind::Cma)
                 if shares && !is_forced =>
             {
-                let (is_chunked, measured) = if whole > CHUNK {
-                    measured(whole >= USUALLY_LARGE || kind.combines())
-                } else {
-                    (kind.combines(), None)
+                let (is_chunked, measured) = match kind {
+                    // Faster at any length, and who sends to a root waits for nobody else by a
+                    // plan.
+                    Kind::Reduction | Kind::Reduce => (true, None),
+                    _ if whole > CHUNK => measured(whole >= USUALLY_LARGE),
+                    _ => (false, None),
                 };
                 Way {
                     is_chunked,
