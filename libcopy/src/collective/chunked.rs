@@ -162,10 +162,9 @@ impl Way {
         match decision.path {
             // A root does not wait for others then.
             Path::Eager if kind.has_root() => Way::BY_POLICY,
+            Path::Via(TransportKind::Cma) if is_forced => Way::BY_POLICY,
             // Not past the caches in any case: who reads them may be on the same processor.
-            Path::Eager | Path::Via(TransportKind::Shm | TransportKind::Cma)
-                if shares && !is_forced =>
-            {
+            Path::Eager | Path::Via(TransportKind::Shm | TransportKind::Cma) if shares => {
                 let (is_chunked, measured) = match kind {
                     // Faster at any length, and who sends to a root waits for nobody else by a
                     // plan.
@@ -186,7 +185,7 @@ impl Way {
                 is_streamed: bytes >= STREAMED,
                 measured: None,
             },
-            Path::Via(TransportKind::Cma) if !is_forced && bytes <= LONGEST => {
+            Path::Via(TransportKind::Cma) if bytes <= LONGEST => {
                 let (is_chunked, measured) = measured(bytes < usually_cma(kind));
                 Way {
                     is_chunked,

@@ -15,7 +15,7 @@ use crate::collectives::reductions::{Elements, numbers};
 use crate::comm::communicator::Comm;
 use crate::decide::active::{is_in_place, is_same};
 use crate::library::abi::{Abi, Word};
-use crate::library::buffers::{BufferV, BufferW, Received, Reduction, Sent};
+use crate::library::buffers::{Address, Buffer, BufferV, BufferW, Received, Reduction, Sent};
 use crate::library::count::Count;
 use crate::library::neighbourhood::Neighbours;
 use crate::library::stats::Outcome;
@@ -34,16 +34,6 @@ impl Sides {
     /// The larger of the largest parts.
     fn largest(&self) -> u64 {
         self.sent.largest().max(self.received.largest())
-    }
-
-    /// The same, unless our own part is sent from where it is received, `is_same`, which the
-    /// library may refuse.
-    fn checked(mut self, abi: &Abi, about: About, is_same: bool) -> Option<Sides> {
-        if is_same && errors::refuses(abi, about.function) {
-            return None;
-        }
-        self.is_there |= is_same;
-        Some(self)
     }
 }
 
@@ -80,6 +70,41 @@ unsafe fn exchange(
     Some(intercepted.start(None, start))
 }
 
+/// What a rank gives to the root or gets from it, what the root has for all, and whether our own
+/// part is where it belongs.
+///
+/// # Safety
+///
+/// At the root, the arrays of `all` have one for each rank.
+unsafe fn with_root<N: Count>(
+    (abi, known, root): (&Abi, &Comm, usize),
+    about: About,
+    one: Buffer<impl Address, N>,
+    all: BufferV<impl Address, N>,
+) -> Option<(Partition, Partition, bool)> {
+    let (me, size, address) = (known.rank, known.size, one.base.get());
+    let is_there = me == root && is_in_place(address);
+    let own = if is_there {
+        Partition::empty(size)
+    } else {
+        let kind = about.kind(abi, one.datatype)?;
+        Partition::of_one(size, root, kind, one.count.number()?)?
+    };
+    if me != root {
+        return Some((own, Partition::empty(size), is_there));
+    }
+    // SAFETY: the caller's promise.
+    let parts = unsafe { Partition::uniform(abi, about.comm, size, all) }?;
+    let part = (all.base.get(), me);
+    let same = !is_there
+        && one.datatype == all.datatype
+        && parts.is_at(part, (address, one.count.number()));
+    if same && errors::refuses(abi, about.function) {
+        return None;
+    }
+    Some((own, parts, is_there || same))
+}
+
 /// `MPI_Igatherv`
 pub unsafe fn gatherv<N: Count + 'static>(
     send: Sent<N>,
@@ -87,33 +112,14 @@ pub unsafe fn gatherv<N: Count + 'static>(
     about: About,
 ) -> Option<c_int> {
     let sides = |abi: &'static Abi, known: &Comm, root: usize| {
-        let (me, size) = (known.rank, known.size);
-        let is_there = me == root && is_in_place(send.base);
-        let sent = if is_there {
-            Partition::empty(size)
-        } else {
-            let kind = about.kind(abi, send.datatype)?;
-            Partition::of_one(size, root, kind, send.count.number()?)?
-        };
-        if me != root {
-            let received = Partition::empty(size);
-            return Some(Sides {
-                sent,
-                received,
-                is_there,
-            });
-        }
-        // SAFETY: the caller's promise: at the root, there is one of each per rank.
-        let received = unsafe { Partition::uniform(abi, about.comm, size, recv) }?;
-        let same = !is_there
-            && send.datatype == recv.datatype
-            && received.is_at((recv.base, me), (send.base, send.count.number()));
-        Sides {
+        // SAFETY: the caller's promise.
+        let found = unsafe { with_root((abi, known, root), about, send, recv) };
+        let (sent, received, is_there) = found?;
+        Some(Sides {
             sent,
             received,
             is_there,
-        }
-        .checked(abi, about, same)
+        })
     };
     // SAFETY: the caller's promise.
     unsafe { exchange(about, (send.base, recv.base), send.datatype, sides) }
@@ -126,34 +132,14 @@ pub unsafe fn scatterv<N: Count + 'static>(
     about: About,
 ) -> Option<c_int> {
     let sides = |abi: &'static Abi, known: &Comm, root: usize| {
-        let (me, size) = (known.rank, known.size);
-        let is_there = me == root && is_in_place(recv.base);
-        let received = if is_there {
-            Partition::empty(size)
-        } else {
-            let kind = about.kind(abi, recv.datatype)?;
-            Partition::of_one(size, root, kind, recv.count.number()?)?
-        };
-        if me != root {
-            let sent = Partition::empty(size);
-            return Some(Sides {
-                sent,
-                received,
-                is_there,
-            });
-        }
-        // SAFETY: the caller's promise: at the root, there is one of each per rank.
-        let sent = unsafe { Partition::uniform(abi, about.comm, size, send) }?;
-        let part = (send.base.cast_mut(), me);
-        let same = !is_there
-            && send.datatype == recv.datatype
-            && sent.is_at(part, (recv.base, recv.count.number()));
-        Sides {
+        // SAFETY: the caller's promise.
+        let found = unsafe { with_root((abi, known, root), about, recv, send) };
+        let (received, sent, is_there) = found?;
+        Some(Sides {
             sent,
             received,
             is_there,
-        }
-        .checked(abi, about, same)
+        })
     };
     // SAFETY: the caller's promise.
     unsafe { exchange(about, (send.base, recv.base), recv.datatype, sides) }
