@@ -481,7 +481,8 @@ mod tests {
         let quick = |ops| lines(&of(ops, "--quick --launches 1").unwrap()).remove(0);
         assert_eq!(
             quick("nonblocking"),
-            "mpi_coll 2: --ops ibcast,igather,iallgather,ialltoall,iallreduce --max 4194304 --time 80"
+            "mpi_coll 2: --ops ibcast,igather,igatherv,iallgather,iallgatherv,ialltoall,iallreduce,ireduce,\
+             ireduce_scatter,iscan --max 4194304 --time 80"
         );
         assert_eq!(
             quick("unpack,pack"),
