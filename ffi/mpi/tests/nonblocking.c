@@ -368,8 +368,9 @@ int main(int argc, char **argv)
 		for (int k = 0; k < deep; k++) {
 			struct pending *p = &all[k];
 			/* What was combined in place is nothing behind the result. */
-			size_t kept = p->op == REDUCE_SCATTER ? 8 * p->received[p->me] :
-				      8 * (size_t)p->doubles;
+			size_t kept = 8 * (size_t)p->doubles;
+			if (p->op == REDUCE_SCATTER)
+				kept = 8 * (size_t)p->received[p->me];
 			if (p->in_place && (p->op == REDUCE_SCATTER || p->op == REDUCE_SCATTER_BLOCK))
 				memset(p->recv + kept, 0, p->room - kept);
 			char what[128];
