@@ -105,6 +105,13 @@ static void begin_irregular(struct pending *p, int me, MPI_Datatype out, MPI_Dat
 	int is_alike = p->op == GATHERV || p->op == ALLGATHERV || p->op == NEIGHBOR_ALLGATHER ||
 		       p->op == NEIGHBOR_ALLGATHERV;
 	int is_equal = p->op == NEIGHBOR_ALLGATHER || p->op == NEIGHBOR_ALLTOALL;
+	/* A rank that has nothing to do with an exchange may give one address for both buffers. */
+	int is_idle = (p->op == ALLTOALLV || p->op == ALLTOALLW) && p->doubles % 2;
+#ifdef OPEN_MPI
+	/* Open MPI 4.1 takes that for an exchange in place, and hangs. */
+	is_idle = 0;
+#endif
+	unsigned char *send = is_idle && is_root ? p->recv : p->send;
 	MPI_Aint lower, out_extent, in_extent;
 
 	for (int i = 0; i < n; i++)
@@ -122,6 +129,8 @@ static void begin_irregular(struct pending *p, int me, MPI_Datatype out, MPI_Dat
 		p->received[i] = is_equal ? p->doubles : part(p->doubles, from[i], is_alike ? 0 : me);
 		if (p->op == REDUCE_SCATTER)
 			p->received[i] = part(p->doubles, i, 0);
+		if (is_idle && (is_root || i == p->root))
+			p->sent[i] = p->received[i] = 0;
 		p->sent_at[i] = is_alike ? 0 : i * p->doubles;
 		p->received_at[i] = (peers - 1 - i) * p->doubles;
 		p->sent_bytes[i] = p->sent_at[i] * out_extent;
@@ -149,13 +158,13 @@ static void begin_irregular(struct pending *p, int me, MPI_Datatype out, MPI_Dat
 				      r);
 		break;
 	case ALLTOALLV:
-		CALL(MPI_Ialltoallv)(p->send, p->sent, p->sent_at, out, p->recv, p->received,
+		CALL(MPI_Ialltoallv)(send, p->sent, p->sent_at, out, p->recv, p->received,
 				     p->received_at, in, comm, r);
 		break;
 	case ALLTOALLW:
 		memcpy(p->sent_at, sent_bytes, sizeof sent_bytes);
 		memcpy(p->received_at, received_bytes, sizeof received_bytes);
-		CALL(MPI_Ialltoallw)(p->send, p->sent, p->sent_at, p->out, p->recv, p->received,
+		CALL(MPI_Ialltoallw)(send, p->sent, p->sent_at, p->out, p->recv, p->received,
 				     p->received_at, p->in, comm, r);
 		break;
 	case REDUCE_SCATTER:

@@ -425,11 +425,15 @@ impl Operation {
             failure: None,
             is_first: false,
         };
-        if let (Some(places), true) = (&places, is_irregular) {
-            group.table.publish_places(me, number, places);
-        }
-        let buffers = operation.buffers();
-        group.table.publish(me, number, buffers, shape.has_pairs());
+        // A leaf has nothing to do with other leaves.
+        let peers = match shape.op {
+            Op::Gather | Op::Scatter if me != root => root..root + 1,
+            _ => 0..size,
+        };
+        let parts = places.as_ref().filter(|_| is_irregular);
+        let parts = parts.map(|places| (places, peers));
+        let (buffers, pairs) = (operation.buffers(), shape.has_pairs());
+        group.table.publish(me, number, buffers, pairs, parts);
         if let Some((sent, received)) = own.filter(|(sent, received)| sent.len != received.len) {
             operation.mismatch(me, (sent.len, received.len));
         }
@@ -560,7 +564,7 @@ impl Operation {
             };
             return Some((theirs, at));
         }
-        let [sent, received] = self.group.table.places_of(peer, me, self.number);
+        let [sent, received] = self.group.table.places_of(peer, me, self.number)?;
         let place = if is_ours { received } else { sent };
         if place.len != transfer.len as u64 {
             self.mismatch(peer, (place.len, transfer.len as u64));

@@ -8,7 +8,8 @@
 //! before.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::agreement::{self, Topic};
 use crate::shm::anonymous::AnonymousSegment;
@@ -382,8 +383,26 @@ impl Table {
     }
 
     /// Says where our buffers are: from now on others use them, until everything that we have to do
-    /// with is over. With `pairs`, each rank has a part for each.
-    pub(super) fn publish(&self, rank: usize, number: u64, buffers: Buffers, pairs: bool) {
+    /// with is over. With `pairs`, each rank has a part for each. `places`: where the parts are, of
+    /// which only those for these peers count.
+    pub(super) fn publish(
+        &self,
+        rank: usize,
+        number: u64,
+        buffers: Buffers,
+        pairs: bool,
+        places: Option<(&Places, Range<usize>)>,
+    ) {
+        // Nobody takes for the operation before what is written from here on.
+        self.record(rank, number).number.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        if let Some((places, peers)) = places {
+            for peer in peers {
+                let [sent, received] = self.places(rank, peer, number);
+                sent.write(places.sent[peer]);
+                received.write(places.received[peer]);
+            }
+        }
         for from in (0..self.ranks).filter(|_| pairs) {
             let pair = Between::Pair { from, to: rank };
             self.pieces(pair, number).open(number);
@@ -408,28 +427,30 @@ impl Table {
         unsafe { &*self.shared.place(at, size_of::<SharedPair>()).cast() }
     }
 
-    /// Says where our parts are, before [`Table::publish`] does where the buffers are.
-    pub(super) fn publish_places(&self, rank: usize, number: u64, places: &Places) {
-        let pairs = places.sent.iter().zip(&places.received);
-        for (peer, (sent, received)) in pairs.enumerate() {
-            let [ours, theirs] = self.places(rank, peer, number);
-            ours.write(*sent);
-            theirs.write(*received);
-        }
+    /// What a rank sends to another one, and what it receives from it, if it has come to the
+    /// operation and is not done with it.
+    pub(super) fn places_of(&self, rank: usize, peer: usize, number: u64) -> Option<[Place; 2]> {
+        let places = self.places(rank, peer, number);
+        self.of(rank, number, |_| places.each_ref().map(SharedPlace::read))
     }
 
-    /// What a rank that was found sends to another one, and what it receives from it.
-    pub(super) fn places_of(&self, rank: usize, peer: usize, number: u64) -> [Place; 2] {
-        self.places(rank, peer, number)
-            .each_ref()
-            .map(SharedPlace::read)
-    }
-
-    /// Where another rank's buffers are, if it has come to the operation. True as long as something
-    /// that both have to do with is not over.
-    pub(super) fn find(&self, rank: usize, number: u64) -> Option<Buffers> {
+    /// What `read` reads of a rank's operation: nothing if it has not come to it, or has meanwhile
+    /// begun to use its memory for a later one, as it may once everything that both have to do with
+    /// is over.
+    fn of<T>(&self, rank: usize, number: u64, read: impl FnOnce(&Record) -> T) -> Option<T> {
         let record = self.record(rank, number);
-        (record.number.load(Ordering::Acquire) == number).then(|| Buffers {
+        if record.number.load(Ordering::Acquire) != number {
+            return None;
+        }
+        let found = read(record);
+        // What was read is older than what the number says now.
+        fence(Ordering::Acquire);
+        (record.number.load(Ordering::Relaxed) == number).then_some(found)
+    }
+
+    /// Where another rank's buffers are, if it has come to the operation and is not done with it.
+    pub(super) fn find(&self, rank: usize, number: u64) -> Option<Buffers> {
+        self.of(rank, number, |record| Buffers {
             send: record.send.load(Ordering::Relaxed),
             recv: record.recv.load(Ordering::Relaxed),
             regions: {
@@ -562,7 +583,7 @@ mod tests {
         assert_eq!(table.find(2, 1), None);
         let pair = |from, to| Between::Pair { from, to };
         for number in [1, depth, depth + 1] {
-            table.publish(2, number, buffers, true);
+            table.publish(2, number, buffers, true, None);
             assert_eq!(table.find(2, number), Some(buffers));
             let begin = |between| table.pieces(between, number).begin(number, 1);
             assert_eq!(begin(pair(1, 2)), Some(0));
@@ -570,6 +591,50 @@ mod tests {
             assert_eq!(begin(Between::Leaf(2)), Some(0));
         }
         assert_eq!(table.find(2, 1), None, "it has gone on");
+    }
+
+    /// Who looks at a rank's operation while its memory is used for a later one sees the one, the
+    /// other, or nothing.
+    #[test]
+    fn an_operation_is_read_as_a_whole() {
+        const LAST: u64 = 200_000;
+        let (table, _file) = Table::create(2, ONE_AFTER_ANOTHER, [1, 2]).unwrap();
+        let of = |number| Place {
+            at: number,
+            len: number,
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in (1..=LAST).map(|n| ONE_AFTER_ANOTHER * n) {
+                    let buffers = Buffers {
+                        send: number,
+                        recv: number,
+                        regions: (0, 0),
+                        call: number,
+                        bytes: number,
+                    };
+                    let both = vec![of(number); 2];
+                    let places = Places {
+                        sent: both.clone(),
+                        received: both,
+                    };
+                    table.publish(1, number, buffers, false, Some((&places, 0..2)));
+                }
+            });
+            let (mut number, mut seen) = (ONE_AFTER_ANOTHER, 0);
+            while number < ONE_AFTER_ANOTHER * LAST {
+                let now = table.record(1, number).number.load(Ordering::Relaxed);
+                number = now.max(ONE_AFTER_ANOTHER);
+                if let Some(found) = table.find(1, number) {
+                    assert_eq!([found.send, found.call, found.bytes], [number; 3]);
+                    seen += 1;
+                }
+                if let Some(found) = table.places_of(1, 0, number) {
+                    assert_eq!(found, [of(number); 2]);
+                }
+            }
+            assert!(seen > 0);
+        });
     }
 
     /// What a rank needs does not grow with the number of ranks, and operations with a root touch
@@ -590,7 +655,7 @@ mod tests {
             let used = || file.metadata().unwrap().blocks() as usize * 512;
             let all = |pairs| {
                 for number in 1..=depth {
-                    (0..ranks).for_each(|rank| table.publish(rank, number, buffers, pairs));
+                    (0..ranks).for_each(|rank| table.publish(rank, number, buffers, pairs, None));
                 }
             };
             all(false);
