@@ -597,7 +597,7 @@ mod tests {
     /// other, or nothing.
     #[test]
     fn an_operation_is_read_as_a_whole() {
-        const LAST: u64 = 200_000;
+        const LAST: u64 = 3_000_000;
         let (table, _file) = Table::create(2, ONE_AFTER_ANOTHER, [1, 2]).unwrap();
         let of = |number| Place {
             at: number,
