@@ -95,7 +95,7 @@ unsafe impl Sync for Slot {}
 static TABLE: [Slot; SLOTS] = [const { Slot::new() }; SLOTS];
 
 /// Slots that are not `FREE`; what has no guards looks at this alone.
-#[unsafe(link_section = "libcopy_hot")]
+#[unsafe(link_section = "libcopy_hot_words")]
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Where the search for a free slot starts: old ranges are kept for as long as possible.

@@ -124,6 +124,7 @@ impl Deref for Endpoint {
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// Messages whose buffers the program may not have back yet.
+#[unsafe(link_section = "libcopy_hot_words")]
 static INCOMPLETE: AtomicUsize = AtomicUsize::new(0);
 
 /// Messages that are not done, of which bytes were packed: their receivers may need us for these.

@@ -109,13 +109,18 @@ impl Pending {
 
 /// The call is forwarded because its communicator has no team yet: measures what that takes, or
 /// leaves that to others.
+#[inline(always)]
 pub fn measure_waiting(known: &Comm) {
-    if let Some(calls) = known.timed_calls() {
+    #[inline(never)]
+    fn measure(known: &Comm, calls: u32) {
         PENDING.set(Some(Pending {
             known: known.held(),
             what: What::Team(calls),
             started: Instant::now(),
         }));
+    }
+    if let Some(calls) = known.timed_calls() {
+        measure(known, calls);
     }
 }
 

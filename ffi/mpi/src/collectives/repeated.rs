@@ -29,16 +29,18 @@ use crate::library::stats::{self, Function, Outcome};
 /// What calls that are alike have in common. Handles have nothing in the bits that are no handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
-    function: Function,
-    root: c_int,
     comm: Word,
     op: Word,
-    /// Elements and datatypes of both sides; a function with one side has it twice.
-    sides: [(usize, Word); 2],
+    /// Datatypes and elements of both sides; a function with one side has it twice.
+    types: [Word; 2],
+    counts: [u32; 2],
+    root: c_int,
+    function: Function,
 }
 
 impl Key {
-    /// `None` if a side has no number of elements. Without a root or an operation, that is zero.
+    /// `None` if a side has no number of elements, or one that takes more than 32 bits. Without a
+    /// root or an operation, that is zero.
     #[inline]
     pub fn of(
         function: Function,
@@ -48,20 +50,22 @@ impl Key {
     ) -> Option<Key> {
         let handle = threshold::handle_bits();
         let [first, second] = sides;
+        let count = |side: (Option<usize>, Word)| u32::try_from(side.0?).ok();
         Some(Key {
-            function,
-            root,
             comm: comm & handle,
             op: op & handle,
-            sides: [(first.0?, first.1 & handle), (second.0?, second.1 & handle)],
+            types: [first.1 & handle, second.1 & handle],
+            counts: [count(first)?, count(second)?],
+            root,
+            function,
         })
     }
 
     /// Where a call is remembered.
     #[inline]
     fn place(&self) -> usize {
-        let [(first, datatype), (second, _)] = self.sides;
-        let word = self.comm ^ datatype.rotate_left(20) ^ first.rotate_left(40);
+        let [first, second] = self.counts.map(|count| count as usize);
+        let word = self.comm ^ self.types[0].rotate_left(20) ^ first.rotate_left(40);
         let word = word ^ second.rotate_left(50) ^ (self.function as usize) << 32;
         let word = word ^ (self.root as usize) << 24;
         word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - PLACES.ilog2())
@@ -82,23 +86,74 @@ pub enum Way {
     Forwarded(Outcome),
 }
 
-/// What was found out about a call.
+/// [`Way`], without bytes.
 #[derive(Clone, Copy, Debug)]
+enum Kind {
+    Governed,
+    Intercepted,
+    Waits,
+    Forwarded(Outcome),
+}
+
+/// What was found out about a call, in one line of the cache: between two calls a program uses
+/// others.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 struct Found {
-    key: Option<Key>,
-    /// The communicator is what it was as long as its handle has this generation.
-    generation: u64,
+    comm: Word,
+    op: Word,
+    types: [Word; 2],
+    /// Null in a place that is free.
     known: *const Comm,
-    way: Way,
+    counts: [u32; 2],
+    root: c_int,
+    /// The communicator is what it was as long as its handle has this generation.
+    generation: u32,
+    /// Of the call, or those that it moves.
+    bytes: u32,
+    function: Function,
+    kind: Kind,
+}
+
+const _: () = assert!(size_of::<Found>() == 64);
+
+/// The generation of a communicator's handle, as it is remembered.
+#[inline(always)]
+fn generation(comm: Word) -> u32 {
+    communicator::generation(comm) as u32
+}
+
+impl Found {
+    /// Whether it is of calls like this one.
+    #[inline(always)]
+    fn is_of(&self, key: &Key) -> bool {
+        let (comm, op, types, counts) = (self.comm, self.op, self.types, self.counts);
+        let (root, function) = (self.root, self.function);
+        let own = Key {
+            comm,
+            op,
+            types,
+            counts,
+            root,
+            function,
+        };
+        own == *key && !self.known.is_null()
+    }
 }
 
 per_thread!(
     static REMEMBERED: [Cell<Found>; PLACES] = [const {
         Cell::new(Found {
-            key: None,
-            generation: 0,
+            comm: 0,
+            op: 0,
+            types: [0; 2],
             known: ptr::null(),
-            way: Way::Waits(0),
+            counts: [0; 2],
+            root: 0,
+            generation: 0,
+            bytes: 0,
+            function: Function::Bcast,
+            kind: Kind::Waits,
         })
     }; PLACES]
 );
@@ -106,12 +161,24 @@ per_thread!(
 /// Remembers what becomes of calls like this one, on this communicator. The datatypes that this
 /// depends on are predefined: handles of others come back as those of other types.
 pub fn remember(key: Option<Key>, known: &Comm, way: Way) {
-    if let Some(key) = key {
+    let (kind, bytes) = match way {
+        Way::Intercepted { bytes, is_governed } if is_governed => (Kind::Governed, bytes as u64),
+        Way::Intercepted { bytes, .. } => (Kind::Intercepted, bytes as u64),
+        Way::Waits(moved) => (Kind::Waits, moved),
+        Way::Forwarded(why) => (Kind::Forwarded(why), 0),
+    };
+    if let (Some(key), Ok(bytes)) = (key, u32::try_from(bytes)) {
         let found = Found {
-            key: Some(key),
-            generation: communicator::generation(key.comm),
+            comm: key.comm,
+            op: key.op,
+            types: key.types,
             known,
-            way,
+            counts: key.counts,
+            root: key.root,
+            generation: generation(key.comm),
+            bytes,
+            function: key.function,
+            kind,
         };
         REMEMBERED.with(|all| all[key.place()].set(found));
     }
@@ -134,30 +201,27 @@ pub fn run(
 ) -> Option<Option<c_int>> {
     let key = key.as_ref()?;
     let found = REMEMBERED.with(|all| all[key.place()].get());
-    let is_known = found.key.as_ref() == Some(key)
-        && found.generation == communicator::generation(key.comm)
-        && !is_meeting_wanted();
+    let is_known =
+        found.is_of(key) && found.generation == generation(key.comm) && !is_meeting_wanted();
     // Nothing is in a forked child, where what is remembered is its parent's.
     let abi = active().filter(|_| is_known)?;
     // SAFETY: the registry holds what we know of a communicator until the communicator goes, which
     // begins with another generation. Nobody may free one that another thread is using (MPI 4.1,
     // section 11.6.2).
     let known = unsafe { &*found.known };
-    let (bytes, is_governed) = match found.way {
-        Way::Intercepted { bytes, is_governed } => (bytes, is_governed),
-        Way::Waits(moved) => {
-            let waits = known.stays_without_group(moved) == Ok(true);
-            return waits.then(|| {
-                governor::measure_waiting(known);
-                stats::count(key.function, Outcome::NotYet, 0);
-                None
-            });
-        }
-        Way::Forwarded(why) => {
-            stats::count(key.function, why, 0);
-            return Some(None);
-        }
-    };
+    if let Kind::Forwarded(why) = found.kind {
+        stats::count(key.function, why, 0);
+        return Some(None);
+    }
+    if let Kind::Waits = found.kind {
+        let waits = known.stays_without_group(found.bytes.into()) == Ok(true);
+        return waits.then(|| {
+            governor::measure_waiting(known);
+            stats::count(key.function, Outcome::NotYet, 0);
+            None
+        });
+    }
+    let (bytes, is_governed) = (found.bytes as usize, matches!(found.kind, Kind::Governed));
     let group = known.own_group()?;
     if (key.root as usize) >= group.size || !usual(group.rank, bytes) {
         return None;

@@ -86,18 +86,25 @@ pub struct WorldRanks {
     pub hash: u64,
 }
 
-/// A communicator.
+/// A communicator. What calls ask that are forwarded comes first, in one line of the cache.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Comm {
-    /// No two communicators of this process have the same.
-    pub number: u64,
-    /// Our rank.
-    pub rank: usize,
+    group: OnceLock<Result<Lease, Outcome>>,
+    /// Large calls that came before it had one; the bytes of those since it last asked for one, and
+    /// the nanoseconds that they took.
+    large: AtomicU64,
+    moved: AtomicU64,
+    waited: AtomicU64,
     /// Ranks.
     pub size: usize,
     pub(crate) inter: bool,
     /// Whether it is an intracommunicator of several ranks, which have all agreed to work together.
     agreed: bool,
+    /// No two communicators of this process have the same.
+    pub number: u64,
+    /// Our rank.
+    pub rank: usize,
     /// Which of its ranks messages may reach past the MPI library.
     pub peers: OnceLock<Peers>,
     /// Who its ranks are, once somebody has asked; `None` if the library does not say.
@@ -107,12 +114,6 @@ pub struct Comm {
     pub rdma_channel: OnceLock<Option<Word>>,
     /// Who its neighbours are; `None` if neighbourhood collectives are forwarded.
     pub neighbours: OnceLock<Option<Neighbours>>,
-    group: OnceLock<Result<Lease, Outcome>>,
-    /// Large calls that came before it had one; the bytes of those since it last asked for one, and
-    /// the nanoseconds that they took.
-    large: AtomicU64,
-    moved: AtomicU64,
-    waited: AtomicU64,
     irregular: [Irregular; FUNCTIONS],
     /// What its calls cost.
     pub classes: Classes,
@@ -252,6 +253,7 @@ impl Comm {
 
     /// For how many calls the time of the last one stands, which was forwarded because there is no
     /// team yet: some are timed, as two readings of the clock take as long as a short call.
+    #[inline(always)]
     pub fn timed_calls(&self) -> Option<u32> {
         const ALL: u64 = 16;
         let calls = self.large.load(Ordering::Relaxed);

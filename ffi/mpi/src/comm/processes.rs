@@ -42,6 +42,7 @@ impl Deref for World {
 }
 
 /// The world, once it is there; never freed.
+#[unsafe(link_section = "libcopy_hot_words")]
 pub static WORLD: AtomicPtr<World> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The world, if messages are intercepted at all.
@@ -107,12 +108,20 @@ impl World {
 }
 
 /// Whether other threads may call at the same time, and so receive what this one has found.
+#[inline(always)]
 pub fn has_threads(world: &World) -> bool {
+    #[unsafe(link_section = "libcopy_hot_words")]
     static THREADS: OnceLock<bool> = OnceLock::new();
-    *THREADS.get_or_init(|| {
-        let mut provided = world.abi.thread_multiple;
+    #[cold]
+    #[inline(never)]
+    fn ask(abi: &Abi) -> bool {
+        let mut provided = abi.thread_multiple;
         // SAFETY: a writable output.
         unsafe { pmpi::query_thread(&mut provided) };
-        provided >= world.abi.thread_multiple
-    })
+        provided >= abi.thread_multiple
+    }
+    match THREADS.get() {
+        Some(has_threads) => *has_threads,
+        None => *THREADS.get_or_init(|| ask(world.abi)),
+    }
 }

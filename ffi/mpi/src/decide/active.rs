@@ -17,7 +17,7 @@ use crate::library::{abi, forked, stats};
 /// The library that we stand in front of; none if we are to do nothing, as in a forked child.
 #[inline]
 pub fn active() -> Option<&'static Abi> {
-    #[unsafe(link_section = "libcopy_hot")]
+    #[unsafe(link_section = "libcopy_hot_words")]
     static ACTIVE: OnceLock<Option<&'static Abi>> = OnceLock::new();
     if forked::is_marked() {
         return None;
@@ -82,7 +82,7 @@ pub fn is_same(send: *const c_void, recv: *mut c_void) -> bool {
 
 /// Communicators that have called a large nonblocking collective, and whose ranks have not met
 /// since.
-#[unsafe(link_section = "libcopy_hot")]
+#[unsafe(link_section = "libcopy_hot_words")]
 static MEETINGS: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether the ranks of any communicator are to meet.

@@ -12,19 +12,27 @@ use crate::library::count::Count;
 use crate::library::predefined::Predefined;
 use crate::library::stats::{FUNCTIONS, Function};
 
-/// Messages of fewer bytes are forwarded. Zero as long as nothing is known, and where every call is
-/// to be counted.
-#[unsafe(link_section = "libcopy_hot")]
-static LEAST: [AtomicU64; FUNCTIONS] = [const { AtomicU64::new(0) }; FUNCTIONS];
+/// Messages of a function that are forwarded, in bytes.
+#[repr(align(32))]
+struct Forwarded {
+    /// Those with fewer bytes. Zero as long as nothing is known, and where every call is to be
+    /// counted.
+    below: AtomicU64,
+    /// Those that are longer than short ones and shorter than long ones: from how many bytes on,
+    /// and for how many.
+    between: [AtomicU64; 2],
+}
 
-/// Messages that are longer than short ones and shorter than long ones are forwarded, too: from how
-/// many bytes on, and for how many.
 #[unsafe(link_section = "libcopy_hot")]
-static BETWEEN: [[AtomicU64; 2]; FUNCTIONS] =
-    [const { [const { AtomicU64::new(0) }; 2] }; FUNCTIONS];
+static FORWARDED: [Forwarded; FUNCTIONS] = [const {
+    Forwarded {
+        below: AtomicU64::new(0),
+        between: [const { AtomicU64::new(0) }; 2],
+    }
+}; FUNCTIONS];
 
 /// The bits of a word that are a handle.
-#[unsafe(link_section = "libcopy_hot")]
+#[unsafe(link_section = "libcopy_hot_words")]
 static HANDLE: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// Sizes of predefined datatypes that were asked for.
@@ -36,8 +44,9 @@ pub fn learn(handle: usize, least: impl Fn(Function) -> (u64, Range<u64>)) {
     HANDLE.store(handle, Ordering::Relaxed);
     for function in Function::all() {
         let (least, between) = least(function);
-        LEAST[function as usize].store(least, Ordering::Relaxed);
-        let [start, length] = &BETWEEN[function as usize];
+        let forwarded = &FORWARDED[function as usize];
+        forwarded.below.store(least, Ordering::Relaxed);
+        let [start, length] = &forwarded.between;
         // Nothing is between while this changes.
         length.store(0, Ordering::Relaxed);
         start.store(between.start, Ordering::Release);
@@ -69,7 +78,7 @@ pub fn size(datatype: Word) -> Option<usize> {
 /// From how many bytes on calls of a function may be intercepted.
 #[inline(always)]
 pub fn least(function: Function) -> u64 {
-    LEAST[function as usize].load(Ordering::Relaxed)
+    FORWARDED[function as usize].below.load(Ordering::Relaxed)
 }
 
 /// Whether a buffer may be `MPI_IN_PLACE`, or is `MPI_BOTTOM`.
@@ -100,7 +109,7 @@ pub fn is_small<N: Count>(function: Function, count: N, datatype: Word) -> bool 
     match (count as u64).checked_mul(size as u64) {
         Some(bytes) if bytes < least(function) => true,
         Some(bytes) => {
-            let [start, length] = &BETWEEN[function as usize];
+            let [start, length] = &FORWARDED[function as usize].between;
             bytes.wrapping_sub(start.load(Ordering::Relaxed)) < length.load(Ordering::Relaxed)
         }
         None => false,

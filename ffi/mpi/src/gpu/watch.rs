@@ -59,7 +59,7 @@ static LOOK: LinkMap = LinkMap::with_next(ptr::dangling_mut());
 static DONE: LinkMap = LinkMap::with_next(ptr::null_mut());
 
 /// The entry that was the last one, or one of the two above.
-#[unsafe(link_section = "libcopy_hot")]
+#[unsafe(link_section = "libcopy_hot_words")]
 static LAST: AtomicPtr<LinkMap> = AtomicPtr::new((&raw const LOOK).cast_mut());
 
 /// The driver, once the program has loaded it.

@@ -20,7 +20,7 @@ static HOME: OnceLock<Home> = OnceLock::new();
 static FORGET: OnceLock<fn()> = OnceLock::new();
 
 /// Whether this is a child.
-#[unsafe(link_section = "libcopy_hot")]
+#[unsafe(link_section = "libcopy_hot_words")]
 static CHILD: AtomicBool = AtomicBool::new(false);
 
 /// Has forked children call `forget`, which stores to atomic variables only.

@@ -10,7 +10,7 @@ use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The thread pointer of the thread that has loaded this library; 0 before that.
-#[unsafe(link_section = "libcopy_hot")]
+#[unsafe(link_section = "libcopy_hot_words")]
 static MAIN: AtomicUsize = AtomicUsize::new(0);
 
 /// A variable of each thread. The main thread's is never dropped.

@@ -41,6 +41,7 @@ pub enum Role {
 }
 
 /// The roles that any request has.
+#[unsafe(link_section = "libcopy_hot_words")]
 static ROLES: AtomicU32 = AtomicU32::new(0);
 
 /// Which roles any request has at the moment, of some.

@@ -15,7 +15,7 @@ use libcopy::config;
 use libcopy_report::{Rank, VERSION};
 
 use crate::library::functions::collectives;
-use crate::library::times;
+use crate::library::{times, unusual};
 
 /// Declares [`Function`]: what is intercepted of the table of collectives, and what has no row.
 macro_rules! declare {
@@ -224,8 +224,16 @@ pub fn are_wanted() -> bool {
 }
 
 /// Counts a call; `bytes` is what this rank sent or received, for calls that were intercepted.
-#[inline]
+#[inline(always)]
 pub fn count(function: Function, outcome: Outcome, bytes: u64) {
+    // Whoever wants statistics has times taken, too, from the beginning.
+    if unusual::is_timed() {
+        count_now(function, outcome, bytes);
+    }
+}
+
+#[cold]
+fn count_now(function: Function, outcome: Outcome, bytes: u64) {
     if are_wanted() {
         COUNTS[function as usize][outcome as usize].fetch_add(1, Ordering::Relaxed);
         BYTES.fetch_add(bytes, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Beside the number of orphans: the time in functions is taken.
 const TIMED: usize = 1 << (usize::BITS - 1);
 
-#[unsafe(link_section = "libcopy_hot")]
+#[unsafe(link_section = "libcopy_hot_words")]
 static WORD: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether there is anything.

@@ -10,6 +10,7 @@ use libcopy::p2p::header::{self, slot_of};
 use crate::comm::processes::World;
 
 /// Slots whose length is the program's own, to be looked at without a lock.
+#[unsafe(link_section = "libcopy_hot_words")]
 static RETIRED: AtomicU64 = AtomicU64::new(0);
 
 /// Whether a length names a slot that may still be used.
@@ -20,9 +21,11 @@ pub fn is_special(bytes: u64) -> bool {
 
 /// Dense messages of fewer bytes are forwarded; until it is known whether any are, what is shorter
 /// than headers.
+#[unsafe(link_section = "libcopy_hot_words")]
 static LEAST: AtomicU64 = AtomicU64::new(header::SHORTEST);
 
 /// Messages of fewer bytes are forwarded, dense ones or others; 0 until that is known.
+#[unsafe(link_section = "libcopy_hot_words")]
 static LEAST_OF_ALL: AtomicU64 = AtomicU64::new(0);
 
 /// Learns from how many bytes on messages are intercepted, dense ones and others; `None` if none

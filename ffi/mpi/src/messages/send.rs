@@ -9,6 +9,7 @@ use libcopy::p2p::{self, Pause, Shared, View};
 use libcopy::policy::governor::Decision;
 
 use crate::comm::processes::World;
+use crate::decide::threshold;
 use crate::gpu;
 use crate::library::abi::Word;
 use crate::library::pmpi;
@@ -219,7 +220,14 @@ pub fn expect(
     request: *const c_void,
     persistent: bool,
 ) {
-    let note = || short_receives::note(world, what, (source, comm), request, persistent);
+    let note = || {
+        let generation = match threshold::size(what.datatype) {
+            Some(_) => 0,
+            None => datatype::generation(what.datatype),
+        };
+        let kept = (generation, persistent);
+        short_receives::note(world, what, (source, comm), request, kept);
+    };
     let quick = what
         .count
         .and_then(|count| datatype::quick_size(what.datatype, count));

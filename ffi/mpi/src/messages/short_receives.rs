@@ -36,21 +36,28 @@ use crate::types::datatype;
 /// What is known of a request that is noted: the words of [`Found::words`].
 struct Entry([AtomicUsize; 6]);
 
+/// Those of a set. The first, which is the one that is used as a rule, is in one line.
+#[repr(align(64))]
+struct Entries([Entry; WAYS]);
+
 /// Bits of a set's number.
 const BITS: u32 = 12;
 
 /// Places of a set.
 const WAYS: usize = 4;
 
-/// A set's handles, zeros where a place is free.
+/// A set's handles, zeros where a place is free, and [`RESERVED`] while a call waits for one.
 #[repr(align(32))]
 struct Handles([AtomicUsize; WAYS]);
 
 static HANDLES: [Handles; 1 << BITS] =
     [const { Handles([const { AtomicUsize::new(0) }; WAYS]) }; 1 << BITS];
 
-static ENTRIES: [[Entry; WAYS]; 1 << BITS] =
-    [const { [const { Entry([const { AtomicUsize::new(0) }; 6]) }; WAYS] }; 1 << BITS];
+static ENTRIES: [Entries; 1 << BITS] =
+    [const { Entries([const { Entry([const { AtomicUsize::new(0) }; 6]) }; WAYS]) }; 1 << BITS];
+
+/// No handle of any request.
+const RESERVED: usize = 1;
 
 /// Whether any request may be noted.
 #[inline(always)]
@@ -77,7 +84,7 @@ fn place_of(handle: usize) -> Option<(&'static AtomicUsize, &'static Entry)> {
     let way = handles
         .iter()
         .position(|other| other.load(Ordering::Relaxed) == handle)?;
-    Some((&handles[way], &ENTRIES[set][way]))
+    Some((&handles[way], &ENTRIES[set].0[way]))
 }
 
 /// A free place for a handle, or the one that it had.
@@ -99,7 +106,7 @@ fn free_place_for(handle: usize, has_threads: bool) -> Option<&'static Entry> {
             true
         };
         let way = HANDLES[set].0.iter().position(take)?;
-        Some(&ENTRIES[set][way])
+        Some(&ENTRIES[set].0[way])
     })
 }
 
@@ -172,33 +179,32 @@ pub unsafe fn has_any(count: c_int, requests: *const c_void) -> bool {
     }
 }
 
-/// Whether any request of a call may be noted. Of functions that wait for several, each is looked
-/// at; others are called more often than there are any, and [`complete`] finds out.
+/// Whether any request of a call may be noted: of many, each is looked at; [`complete`] finds out
+/// the rest.
 ///
 /// # Safety
 ///
 /// The array has as many handles as the call says.
 #[inline(always)]
 pub unsafe fn may_have(call: &Completion) -> bool {
-    if call.waits && call.which != Which::One {
+    if call.count > FEW as c_int {
         // SAFETY: the caller's promise.
         return unsafe { has_any(call.count, call.requests) };
     }
     !call.requests.is_null()
 }
 
-/// Whether nothing is looked at before the library has completed a request: programs call what does
-/// not wait again and again, and most of these calls complete nothing. Until one does, no other
-/// request can have the handle of one that is noted.
+/// Whether a call completes a few requests of the only thread that may call: no other request gets
+/// the handle of one that is noted, until that is complete.
 #[inline(always)]
-fn polls(call: &Completion) -> bool {
+fn is_simple(call: &Completion) -> bool {
+    let has_flag = call.waits || !call.flag.is_null();
     let has_results = match call.which {
-        Which::One | Which::All => !call.flag.is_null(),
-        Which::Any => !call.flag.is_null() && !call.index.is_null(),
+        Which::One | Which::All => has_flag,
+        Which::Any => has_flag && !call.index.is_null(),
         Which::Some => !call.done.is_null() && !call.index.is_null(),
     };
-    !call.waits
-        && (1..=FEW as c_int).contains(&call.count)
+    (1..=FEW as c_int).contains(&call.count)
         && !call.requests.is_null()
         && has_results
         // One of another thread may get it at once.
@@ -211,24 +217,24 @@ pub fn is_noted(handle: Word) -> bool {
     place_of(handle & threshold::handle_bits()).is_some()
 }
 
-/// Notes a request that the library has made for such a receive, from a source on a communicator,
-/// if its code says so, and returns the code.
+/// Notes a request that the library has made for such a receive of a predefined type, from a source
+/// on a communicator, if its code says so, and returns the code.
 #[inline(always)]
 pub fn noted(code: c_int, what: Elements, from: (c_int, Word), request: *const c_void) -> c_int {
     if let Some(world) = world().filter(|_| code == 0) {
-        note(world, what, from, request, false);
+        note(world, what, from, request, (0, false));
     }
     code
 }
 
-/// Notes a request for a receive.
+/// Notes a request for a receive, whose type's handle has this generation (0 of predefined ones).
 #[inline(always)]
 pub fn note(
     world: &World,
     what: Elements,
     (source, comm): (c_int, Word),
     request: *const c_void,
-    is_persistent: bool,
+    (generation, is_persistent): (u64, bool),
 ) {
     // Below zero are MPI_PROC_NULL and, with another number, MPI_ANY_SOURCE.
     if source < 0 && source != world.abi.any_source {
@@ -242,10 +248,6 @@ pub fn note(
     }
     // SAFETY: the library has written a handle there.
     let handle = unsafe { handle_at(request, 0) };
-    let generation = match threshold::size(what.datatype) {
-        Some(_) => 0,
-        None => datatype::generation(what.datatype),
-    };
     let found = Found {
         index: 0,
         handle,
@@ -292,9 +294,16 @@ impl Found {
     #[inline(always)]
     fn take_handle(handle: usize, index: usize) -> Option<Found> {
         let (place, entry) = place_of(handle)?;
+        let found = Found::read(entry, handle, index);
+        place.store(0, Ordering::Release);
+        Some(found)
+    }
+
+    #[inline(always)]
+    fn read(entry: &Entry, handle: usize, index: usize) -> Found {
         let words = entry.0.each_ref().map(|word| word.load(Ordering::Relaxed));
         let [buffer, count, datatype, generation, comm, is_persistent] = words;
-        let found = Found {
+        Found {
             index,
             handle,
             buffer,
@@ -303,9 +312,7 @@ impl Found {
             generation: generation as u64,
             comm,
             is_persistent: is_persistent != 0,
-        };
-        place.store(0, Ordering::Release);
-        Some(found)
+        }
     }
 
     /// All but its place and its handle.
@@ -640,8 +647,12 @@ impl Several<'_> {
 pub unsafe fn complete(call: Completion, inner: impl FnOnce(*mut c_void) -> c_int) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        if polls(&call) {
-            return poll(call, inner);
+        if is_simple(&call) {
+            return if call.waits {
+                wait(call, inner)
+            } else {
+                poll(call, inner)
+            };
         }
         if call.which == Which::One && call.waits {
             return one(call, inner);
@@ -670,7 +681,12 @@ unsafe fn several(call: &Completion, inner: &mut dyn FnMut(*mut c_void) -> c_int
     }
 }
 
-/// A function that does not wait, of a few requests ([`polls`]).
+/// A function that does not wait, of a few requests. Programs call it again and again, and most of
+/// these calls complete nothing: nothing is looked at before one does.
+///
+/// # Safety
+///
+/// The call is simple ([`is_simple`]); here and for the functions below.
 #[inline(always)]
 unsafe fn poll(call: Completion, inner: impl FnOnce(*mut c_void) -> c_int) -> c_int {
     let mut handles = [const { MaybeUninit::uninit() }; FEW];
@@ -713,18 +729,46 @@ unsafe fn before_poll(
             }
         }
     }
+    statuses_of(call, rooms)
+}
+
+/// Where the library writes the statuses of a call: the program's, or others if it wants none.
+#[inline(always)]
+fn statuses_of(call: &Completion, rooms: &mut [MaybeUninit<Room>; FEW]) -> *mut c_void {
     if !is_ignored(call.statuses) {
         return call.statuses;
     }
-    let [first, others @ ..] = rooms;
+    let number = match call.which {
+        Which::One | Which::Any => 1,
+        Which::All | Which::Some => (call.count as usize).min(FEW),
+    };
     // The library may leave errors as they are.
-    first.write(Room::new());
-    if let Which::All | Which::Some = call.which {
-        for room in others.iter_mut().take(count - 1) {
-            room.write(Room::new());
-        }
+    for room in &mut rooms[..number] {
+        room.write(Room::new());
     }
     rooms.as_mut_ptr().cast()
+}
+
+/// A request of a call that is noted, in its place.
+#[derive(Clone, Copy)]
+struct Noted {
+    index: usize,
+    handle: usize,
+    place: &'static AtomicUsize,
+    entry: &'static Entry,
+}
+
+impl Noted {
+    #[inline(always)]
+    fn of(handle: usize, index: usize) -> Option<Noted> {
+        let (place, entry) = place_of(handle)?;
+        Some(Noted {
+            index,
+            handle,
+            place,
+            entry,
+        })
+    }
 }
 
 /// After a function that does not wait has completed requests of an array that had these handles.
@@ -735,24 +779,121 @@ unsafe fn polled(
     at: *mut c_void,
     code: c_int,
 ) -> c_int {
-    let mut few = [const { MaybeUninit::<Found>::uninit() }; FEW];
+    let mut few = [const { MaybeUninit::<Noted>::uninit() }; FEW];
     let mut number = 0;
     for (index, handle) in handles.iter().take(call.count as usize).enumerate() {
         // SAFETY: as many as there are in the call were written.
-        if let Some(found) = Found::take_handle(unsafe { handle.assume_init() }, index) {
-            few[number].write(found);
+        if let Some(noted) = Noted::of(unsafe { handle.assume_init() }, index) {
+            few[number].write(noted);
             number += 1;
         }
     }
-    if number == 0 {
+    // SAFETY: `number` of them were written; the caller's promise.
+    unsafe { settle(call, &few, number, at, code) }
+}
+
+/// A function that waits, of a few requests.
+#[inline(always)]
+unsafe fn wait(call: Completion, inner: impl FnOnce(*mut c_void) -> c_int) -> c_int {
+    let mut noted = [const { MaybeUninit::uninit() }; FEW];
+    let mut rooms = [const { MaybeUninit::uninit() }; FEW];
+    // SAFETY: the caller's promise.
+    unsafe {
+        let number = before_wait(&call, &mut noted);
+        if number == 0 {
+            return inner(call.statuses);
+        }
+        let at = statuses_of(&call, &mut rooms);
+        let code = inner(at);
+        settle(&call, &noted, number, at, code)
+    }
+}
+
+/// Reserves the places of the noted requests of a call, so that none gets another request's while
+/// handlers of the program run; how many these are.
+#[inline(never)]
+unsafe fn before_wait(call: &Completion, noted: &mut [MaybeUninit<Noted>; FEW]) -> usize {
+    let mut number = 0;
+    for index in 0..(call.count as usize).min(FEW) {
+        // SAFETY: the caller's promise.
+        if let Some(found) = Noted::of(unsafe { handle_at(call.requests, index) }, index) {
+            found.place.store(RESERVED, Ordering::Relaxed);
+            noted[number].write(found);
+            number += 1;
+        }
+    }
+    number
+}
+
+/// After a function that has completed requests, of which so many are noted. What stays in the
+/// program's array is noted on: it is not complete, or a persistent one.
+///
+/// # Safety
+///
+/// As many of `noted` were written, and the statuses unless the code says that there are none.
+#[inline(never)]
+unsafe fn settle(
+    call: &Completion,
+    noted: &[MaybeUninit<Noted>; FEW],
+    number: usize,
+    at: *mut c_void,
+    code: c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let noted: &[Noted] = std::slice::from_raw_parts(noted.as_ptr().cast(), number);
+        if code == 0 && are_no_headers(call, noted, at) {
+            for one in noted {
+                let now = handle_at(call.requests, one.index);
+                let stays = if now == one.handle { now } else { 0 };
+                one.place.store(stays, Ordering::Relaxed);
+            }
+            return 0;
+        }
+        settle_headers(call, noted, at, code)
+    }
+}
+
+/// Whether no status that a function has written has the length of a header.
+#[inline(always)]
+unsafe fn are_no_headers(call: &Completion, noted: &[Noted], at: *mut c_void) -> bool {
+    let Some(world) = world() else {
+        return true;
+    };
+    let is_none = |place| {
+        // SAFETY: the caller's promise.
+        let status = unsafe { Status::of_array(world.abi, at, place) };
+        header::slot_of(status.bytes()).is_none()
+    };
+    match call.which {
+        Which::One | Which::Any => is_none(0),
+        Which::All => noted.iter().all(|one| is_none(one.index)),
+        // Below zero is MPI_UNDEFINED.
+        // SAFETY: the caller's promise.
+        Which::Some => (0..unsafe { *call.done }.clamp(0, call.count) as usize).all(is_none),
+    }
+}
+
+/// The same where one may have received a header, or an error is to be looked at.
+#[cold]
+unsafe fn settle_headers(
+    call: &Completion,
+    noted: &[Noted],
+    at: *mut c_void,
+    code: c_int,
+) -> c_int {
+    let taken = |one: &Noted| {
+        let found = Found::read(one.entry, one.handle, one.index);
+        one.place.store(0, Ordering::Relaxed);
+        found
+    };
+    let found: Vec<Found> = noted.iter().map(taken).collect();
+    if found.is_empty() {
         return code;
     }
-    // SAFETY: `number` of them were written; the caller's promise.
-    unsafe {
-        let found = std::slice::from_raw_parts(few.as_ptr().cast(), number);
-        let requests = call.requests;
-        Several { requests, found }.completed(call, at, code)
-    }
+    let (requests, found) = (call.requests, &*found);
+    // SAFETY: the caller's promise.
+    unsafe { Several { requests, found }.completed(call, at, code) }
 }
 
 /// Of one request that is waited for.
