@@ -22,9 +22,8 @@ fn main() {
     // It leaves handlers of signals and of fork behind, and addresses in the other libraries.
     link("-z,nodelete");
     if library == "libcopy_mpi" {
-        // What it calls of its own is its own, whatever is loaded before it, and needs no look-up
-        // in every process that it is preloaded into.
-        link("-Bsymbolic-functions");
+        // Not with -Bsymbolic-functions, which would spare look-ups: a program with an allocator of
+        // its own would have what that gave us freed by the C library, as `free` is a name of ours.
         link_unwinder(&of_cargo("OUT_DIR"));
     }
 }

@@ -155,6 +155,17 @@ static void sendrecv_512(int ours)
 		     1 - rank, 0, WORLD, MPI_STATUS_IGNORE);
 }
 
+static void waitall_512(int ours)
+{
+	MPI_Request requests[2];
+	MPI_Status statuses[2];
+	if (rank > 1)
+		return;
+	CALL(ours, Irecv, buffer + 512, 512, MPI_BYTE, 1 - rank, 0, WORLD, &requests[0]);
+	CALL(ours, Isend, buffer, 512, MPI_BYTE, 1 - rank, 0, WORLD, &requests[1]);
+	CALL(ours, Waitall, 2, requests, statuses);
+}
+
 static void iprobe(int ours)
 {
 	MPI_Status status;
@@ -202,8 +213,8 @@ static const struct {
 	{ "long_bcast", long_bcast },	{ "test", test },
 	{ "testany", testany },		{ "testall", testall },
 	{ "fresh_pack", fresh_pack },	{ "fresh_send", fresh_send },
-	{ "sendrecv_512", sendrecv_512 }, { "iprobe", iprobe },
-	{ "test_beside_send", test_beside_send },
+	{ "sendrecv_512", sendrecv_512 }, { "waitall_512", waitall_512 },
+	{ "iprobe", iprobe },		{ "test_beside_send", test_beside_send },
 };
 
 __attribute__((noinline)) static void counted(void (*call)(int), int calls)

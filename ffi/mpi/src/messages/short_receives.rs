@@ -76,7 +76,7 @@ fn set_of(handle: usize) -> usize {
 /// The place of a handle.
 #[inline(always)]
 fn place_of(handle: usize) -> Option<(&'static AtomicUsize, &'static Entry)> {
-    if handle == 0 {
+    if handle <= RESERVED {
         return None;
     }
     let set = set_of(handle);
