@@ -1000,3 +1000,61 @@ pub unsafe fn free(request: *mut c_void, inner: impl FnOnce(*mut c_void) -> c_in
     let _forgotten = unsafe { Found::take(request, 0) };
     inner(request)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A request of this handle.
+    fn request(handle: usize) -> Found {
+        Found {
+            index: 0,
+            handle,
+            buffer: handle + 1,
+            count: 1,
+            datatype: 2,
+            generation: 0,
+            comm: 3,
+            is_persistent: false,
+        }
+    }
+
+    #[test]
+    fn places_stay_reserved_while_a_call_waits() {
+        let first = 0x7f00_1234_5678;
+        let is_beside = |handle: &usize| set_of(*handle) == set_of(first);
+        let second = (first + 8..).step_by(8).find(is_beside).unwrap();
+        assert!(request(first).store(false) && request(second).store(false));
+        let entry = place_of(first).unwrap().1;
+
+        let mut requests = [first, second];
+        let call = Completion {
+            count: 2,
+            requests: requests.as_mut_ptr().cast(),
+            waits: true,
+            ..Completion::new(Which::All)
+        };
+        let mut noted = [const { MaybeUninit::uninit() }; FEW];
+        // SAFETY: an array of two handles.
+        assert_eq!(unsafe { before_wait(&call, &mut noted) }, 2);
+        assert!(!is_noted(first) && !is_noted(second) && !is_noted(RESERVED));
+
+        // A handler starts a request that has got the handle of one that is complete.
+        assert!(request(first).store(false));
+        let other = place_of(first).unwrap().1;
+        assert!(
+            !ptr::eq(entry, other),
+            "the place of one that is waited for"
+        );
+        Found::take_handle(first, 0).unwrap();
+
+        // The first is complete, and the second a persistent one, whose handle stays.
+        // SAFETY: the first of the array.
+        unsafe { call.requests.cast::<usize>().write(0) };
+        let statuses = ptr::null_mut();
+        // SAFETY: two are noted; there are no statuses without a world.
+        assert_eq!(unsafe { settle(&call, &noted, 2, statuses, 0) }, 0);
+        assert!(!is_noted(first) && is_noted(second));
+        assert_eq!(Found::take_handle(second, 1).unwrap().buffer, second + 1);
+    }
+}
