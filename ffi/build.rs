@@ -2,9 +2,7 @@
 
 //! How the shared libraries of `ffi`, `ffi/async` and `ffi/mpi` are linked.
 
-use std::path::Path;
-use std::process::Command;
-use std::{env, fs};
+use std::env;
 
 fn main() {
     let of_cargo = |name| env::var(name).unwrap_or_default();
@@ -21,34 +19,7 @@ fn main() {
     link(&format!("-soname,{library}.so.{version}"));
     // It leaves handlers of signals and of fork behind, and addresses in the other libraries.
     link("-z,nodelete");
-    if library == "libcopy_mpi" {
-        // Not with -Bsymbolic-functions, which would spare look-ups: a program with an allocator of
-        // its own would have what that gave us freed by the C library, as `free` is a name of ours.
-        link_unwinder(&of_cargo("OUT_DIR"));
-    }
-}
-
-/// Has the unwinder be part of the library where the compiler has it as an archive: libgcc_s is one
-/// library more in every process that this one is preloaded into. Rust's standard library asks for
-/// `-lgcc_s`; a linker script of that name, in a folder that is searched first, names the archives.
-fn link_unwinder(folder: &str) {
-    let of_cargo = |name| env::var(name).unwrap_or_default();
-    let is_here = of_cargo("HOST") == of_cargo("TARGET");
-    if !is_here || of_cargo("CARGO_CFG_TARGET_ENV") != "gnu" {
-        return;
-    }
-    let compiler = env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".to_owned());
-    let asked = Command::new(compiler)
-        .arg("-print-file-name=libgcc_eh.a")
-        .output();
-    // The bare name if there is none.
-    let is_there = asked.is_ok_and(|answer| {
-        let path = String::from_utf8_lossy(&answer.stdout);
-        let path = Path::new(path.trim());
-        path.is_absolute() && path.exists()
-    });
-    let script = Path::new(folder).join("libgcc_s.so");
-    if is_there && fs::write(script, "INPUT(-lgcc_eh -lgcc)\n").is_ok() {
-        println!("cargo:rustc-link-search=native={folder}");
-    }
+    // Not with -Bsymbolic-functions, which would spare look-ups: a program with an allocator of its
+    // own would have what that gave libcopy_mpi.so freed by the C library, as `free` is a name of
+    // that library's.
 }

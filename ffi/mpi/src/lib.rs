@@ -62,6 +62,7 @@ mod rdma;
 mod rdma;
 mod types;
 
+use crate::library::panics::caught;
 use bootstrap::{feature, own_collectives};
 use collectives::{governor, nonblocking};
 #[cfg(feature = "gpu")]
@@ -76,7 +77,6 @@ use library::{
 use std::ffi::c_int;
 use std::fs::OpenOptions;
 use std::io::Write as _;
-use std::panic::catch_unwind;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -237,7 +237,7 @@ fn refused() -> Option<String> {
 ///
 /// As the MPI standard says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn MPI_Finalize() -> c_int {
+pub unsafe extern "C-unwind" fn MPI_Finalize() -> c_int {
     begin_end();
     // SAFETY: the caller's promise.
     let code = unsafe { pmpi::forward::finalize() };
@@ -256,7 +256,7 @@ fn begin_end() {
     if (is_known && !world_model::is_active()) || BEGUN.swap(true, Ordering::Relaxed) {
         return;
     }
-    let _ = catch_unwind(|| {
+    let _ = caught(|| {
         gpu::finish();
         messages::finish();
         if let Some(wanted) = stats::wanted() {
@@ -276,7 +276,7 @@ fn end() {
         return;
     }
     world_model::end();
-    let _ = catch_unwind(|| {
+    let _ = caught(|| {
         messages::leave();
         communicator::clear();
         types::datatype::clear();

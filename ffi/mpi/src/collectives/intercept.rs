@@ -2,9 +2,9 @@
 
 //! Whether a call is intercepted, and what becomes of one that is.
 
+use crate::library::panics::caught;
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use libcopy::collective::Op;
@@ -421,7 +421,7 @@ fn candidate(
 
 /// What was decided; counts what is not intercepted.
 fn counted<T>(function: Function, decision: impl FnOnce() -> Result<T, Outcome>) -> Option<T> {
-    match catch_unwind(AssertUnwindSafe(decision)) {
+    match caught(decision) {
         Ok(Ok(intercepted)) => Some(intercepted),
         Ok(Err(outcome)) => {
             stats::count(function, outcome, 0);

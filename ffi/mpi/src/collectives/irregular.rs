@@ -3,8 +3,8 @@
 //! Collectives whose parts differ in length. Each function gives the call's code, or `None` where
 //! the call is to be forwarded.
 
+use crate::library::panics::caught;
 use std::ffi::{c_int, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libcopy::Parts;
 use libcopy::scratch::Scratch;
@@ -359,7 +359,7 @@ unsafe fn alone<N: Count>(
         stats::count(function, Outcome::Intercepted, bytes as u64);
         Some(0)
     };
-    catch_unwind(AssertUnwindSafe(work)).ok().flatten()
+    caught(work).ok().flatten()
 }
 
 /// `MPI_Alltoallw`

@@ -2,8 +2,8 @@
 
 //! Persistent collectives when C programs make and free them ([`nonblocking::persistent`]).
 
+use crate::library::panics::caught;
 use std::ffi::{c_int, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::collectives::nonblocking;
 use crate::comm::processes::world;
@@ -27,7 +27,7 @@ pub unsafe fn made(request: *mut c_void, is_small: bool, keep: impl FnOnce(Word)
     };
     // SAFETY: the caller's promise.
     let handle = unsafe { world.abi.handle_at(request, 0) } & world.abi.handle;
-    let _ = catch_unwind(AssertUnwindSafe(|| keep(handle)));
+    let _ = caught(|| keep(handle));
 }
 
 /// The program frees a request.

@@ -6,9 +6,9 @@
 //! still the same, and whether the governor lets the call pass. Of a short call the other questions
 //! take longer than the bytes.
 
+use crate::library::panics::caught;
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 use libcopy::Team;
@@ -258,7 +258,7 @@ fn is_forwarded(known: &Comm, group: &Group, function: Function, bytes: u64) -> 
         }
         governor::decide(&known.held(), group, function, (bytes, true))
     };
-    let decision = catch_unwind(AssertUnwindSafe(decision));
+    let decision = caught(decision);
     decision.unwrap_or(Decision::Forward) == Decision::Forward
 }
 

@@ -161,14 +161,14 @@ macro_rules! exports {
         /// As the MPI standard says.
         #[allow(clippy::too_many_arguments)]
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: argument_type!($count, $kind)),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name($($argument: argument_type!($count, $kind)),*) -> c_int {
             gpu::with_gpu! {
                 /// What is called where a CUDA driver is loaded: host memory takes the place of
                 /// device memory.
                 #[cold]
                 #[inline(never)]
                 #[allow(clippy::too_many_arguments, unused_mut)]
-                unsafe extern "C" fn staged($(mut $argument: argument_type!($count, $kind)),*) -> c_int {
+                unsafe extern "C-unwind" fn staged($(mut $argument: argument_type!($count, $kind)),*) -> c_int {
                     // SAFETY: the caller's promise.
                     #[allow(unused_unsafe)]
                     unsafe {
@@ -188,7 +188,7 @@ macro_rules! exports {
             #[cold]
             #[inline(never)]
             #[allow(clippy::too_many_arguments)]
-            unsafe extern "C" fn profiled($($argument: argument_type!($count, $kind)),*) -> c_int {
+            unsafe extern "C-unwind" fn profiled($($argument: argument_type!($count, $kind)),*) -> c_int {
                 let call = profile::Collective {
                     name: stringify!($name),
                     row: stringify!($row),
@@ -303,7 +303,7 @@ macro_rules! exports {
         #[cold]
         #[inline(never)]
         #[allow(clippy::too_many_arguments)]
-        unsafe extern "C" fn unusual($($argument: argument_type!($count, $kind)),*) -> c_int {
+        unsafe extern "C-unwind" fn unusual($($argument: argument_type!($count, $kind)),*) -> c_int {
             // SAFETY: the caller's promise.
             unsafe {
                 if unusual::is_timed() {
@@ -328,7 +328,7 @@ macro_rules! exports {
         /// What is called unless the call is small.
         #[inline(never)]
         #[allow(clippy::too_many_arguments)]
-        unsafe extern "C" fn decide($($argument: argument_type!($count, $kind)),*) -> c_int {
+        unsafe extern "C-unwind" fn decide($($argument: argument_type!($count, $kind)),*) -> c_int {
             // A forwarded call is measured as well.
             let _span = Span;
             // SAFETY: the caller's promise.
@@ -389,7 +389,7 @@ collectives!(exports);
 ///
 /// As the MPI standard says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn MPI_Barrier(comm: Word) -> c_int {
+pub unsafe extern "C-unwind" fn MPI_Barrier(comm: Word) -> c_int {
     let _timed = if unusual::is_timed() {
         let timed = times::begin(Kind::Collective);
         if timed.is_some() && profile::is_on() {
@@ -419,7 +419,7 @@ pub unsafe extern "C" fn MPI_Barrier(comm: Word) -> c_int {
 ///
 /// As the MPI standard says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn MPI_Type_free(datatype: *mut c_void) -> c_int {
+pub unsafe extern "C-unwind" fn MPI_Type_free(datatype: *mut c_void) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { datatype::free(datatype) }
 }
@@ -439,7 +439,7 @@ macro_rules! packs {
         /// As the MPI standard says.
         #[allow(clippy::too_many_arguments)]
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(
+        pub unsafe extern "C-unwind" fn $name(
             $($argument: argument_type!($count, $kind),)*
             $comm: argument_type!($count, comm)
         ) -> c_int {

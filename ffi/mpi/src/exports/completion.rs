@@ -16,12 +16,12 @@ use crate::decide::active::active;
 use crate::gpu;
 use crate::library::abi::Word;
 use crate::library::fallback;
+use crate::library::panics::guarded;
 use crate::library::pmpi::forward;
 use crate::library::profile;
 use crate::library::requests::{Completion, Role, Roles, Which};
 use crate::library::times::{self, Kind};
 use crate::library::unusual;
-use crate::messages::panics::guarded;
 use crate::messages::probing::{improbe, iprobe, iprobe_at_once, mprobe, probe};
 use crate::messages::{requests, short_receives};
 
@@ -46,11 +46,11 @@ macro_rules! function {
         ///
         /// As the MPI standard says.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> c_int {
             // Elsewhere, so that what is forwarded at once needs no room on the stack; here and
             // below.
             #[inline(never)]
-            unsafe extern "C" fn other($($argument: $kind),*) -> c_int {
+            unsafe extern "C-unwind" fn other($($argument: $kind),*) -> c_int {
                 // SAFETY: the caller's promise.
                 let code = guarded(|| unsafe {
                     $(if nonblocking::any() {
@@ -72,7 +72,7 @@ macro_rules! function {
                 }
             }
             #[inline(never)]
-            unsafe extern "C" fn known($($argument: $kind),*) -> c_int {
+            unsafe extern "C-unwind" fn known($($argument: $kind),*) -> c_int {
                 // SAFETY: the caller's promise.
                 unsafe {
                     $(if !unusual::has_orphans() && !nonblocking::any() {
@@ -87,7 +87,7 @@ macro_rules! function {
                 $($is_noted => |$forwarded| $short)?);
             #[cold]
             #[inline(never)]
-            unsafe extern "C" fn profiled($($argument: $kind),*) -> c_int {
+            unsafe extern "C-unwind" fn profiled($($argument: $kind),*) -> c_int {
                 // SAFETY: the caller's promise.
                 #[allow(unused_unsafe)]
                 unsafe {
@@ -97,7 +97,7 @@ macro_rules! function {
             }
             #[cold]
             #[inline(never)]
-            unsafe extern "C" fn with_device_requests($($argument: $kind),*) -> c_int {
+            unsafe extern "C-unwind" fn with_device_requests($($argument: $kind),*) -> c_int {
                 // SAFETY: the caller's promise.
                 unsafe {
                     gpu::with_gpu! {
@@ -135,7 +135,7 @@ macro_rules! function {
     (@noted $pass:path, ($($argument:ident: $kind:ty),*),
         $is_noted:expr => |$forwarded:ident| $short:expr) => {
         #[inline(never)]
-        unsafe extern "C" fn noted($($argument: $kind),*) -> c_int {
+        unsafe extern "C-unwind" fn noted($($argument: $kind),*) -> c_int {
             let is_idle = Roles::UNDER_WAY.now().are_none();
             // SAFETY: the caller's promise.
             unsafe {

@@ -120,7 +120,7 @@ macro_rules! finalize {
         ///
         /// As the MPI standard says.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(error: *mut c_int) {
+        pub unsafe extern "C-unwind" fn $name(error: *mut c_int) {
             function!(NEXT = symbol_name!(stringify!($name)));
             let is_past_us = past_us();
             if is_past_us {
@@ -130,7 +130,7 @@ macro_rules! finalize {
             if address != 0 {
                 // SAFETY: the MPI library's function of this name has this type.
                 unsafe {
-                    let call: unsafe extern "C" fn(*mut c_int) = std::mem::transmute(address);
+                    let call: unsafe extern "C-unwind" fn(*mut c_int) = std::mem::transmute(address);
                     call(error);
                 }
             }

@@ -25,7 +25,7 @@ macro_rules! fortran_function {
         /// As the MPI standard says.
         #[allow(clippy::too_many_arguments)]
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $type,)* error: *mut c_int) {
+        pub unsafe extern "C-unwind" fn $name($($argument: $type,)* error: *mut c_int) {
             function!(NEXT = symbol_name!(stringify!($name)));
             if $is_theirs {
                 match NEXT.address() {
@@ -33,7 +33,7 @@ macro_rules! fortran_function {
                     address => {
                         // SAFETY: the MPI library's function of this name has this type.
                         return unsafe {
-                            let call: unsafe extern "C" fn($($type,)* *mut c_int) =
+                            let call: unsafe extern "C-unwind" fn($($type,)* *mut c_int) =
                                 std::mem::transmute(address);
                             call($($argument,)* error)
                         };

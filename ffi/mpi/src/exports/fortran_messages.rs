@@ -17,6 +17,7 @@ use crate::exports::fortran_arguments::{
 use crate::library::abi::{UNDEFINED, Word, function, symbol_name};
 use crate::library::functions;
 use crate::library::functions::argument_type;
+use crate::library::panics::caught;
 use crate::library::pmpi;
 use crate::library::requests::Roles;
 use crate::messages::{announce, start};
@@ -261,24 +262,24 @@ macro_rules! inits {
         ///
         /// As the MPI standard says.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $kind,)* error: *mut c_int) {
+        pub unsafe extern "C-unwind" fn $name($($argument: $kind,)* error: *mut c_int) {
             function!(NEXT = symbol_name!(stringify!($name)));
             let address = NEXT.address();
             if address == 0 {
                 return;
             }
             let mut code = 0;
-            let _ = std::panic::catch_unwind(announce);
+            let _ = caught(announce);
             // SAFETY: the MPI library's function of this name has this type.
             unsafe {
-                let call: unsafe extern "C" fn($($kind,)* *mut c_int) =
+                let call: unsafe extern "C-unwind" fn($($kind,)* *mut c_int) =
                     std::mem::transmute(address);
                 call($($argument,)* &raw mut code);
                 if !error.is_null() {
                     *error = code;
                 }
             }
-            let _ = std::panic::catch_unwind(|| start(code));
+            let _ = caught(|| start(code));
         }
     )* };
 }

@@ -15,6 +15,7 @@ use crate::gpu;
 use crate::library::abi::Word;
 use crate::library::count::{Count, Large};
 use crate::library::fallback;
+use crate::library::panics::guarded;
 use crate::library::pmpi::forward;
 use crate::library::profile;
 use crate::library::status::{Room, Status};
@@ -23,7 +24,6 @@ use crate::library::unusual;
 use crate::messages::arguments::{Address, Elements, Mode, are_left};
 #[cfg(feature = "gpu")]
 use crate::messages::device;
-use crate::messages::panics::guarded;
 use crate::messages::receiving::arrived;
 use crate::messages::sending::{notice, were_passed};
 use crate::messages::{lengths, packed, probes, requests, send, short_receives};
@@ -49,7 +49,7 @@ macro_rules! both {
         #[cold]
         #[inline(never)]
         #[allow(clippy::too_many_arguments, clippy::unnecessary_cast, trivial_casts)]
-        unsafe extern "C" fn staged($($argument: $kind),*) -> c_int {
+        unsafe extern "C-unwind" fn staged($($argument: $kind),*) -> c_int {
             // SAFETY: the caller's promise.
             unsafe {
                 gpu::get_on();
@@ -81,7 +81,7 @@ macro_rules! both {
         #[cold]
         #[inline(never)]
         #[allow(clippy::too_many_arguments)]
-        unsafe extern "C" fn profiled($($argument: $kind),*) -> c_int {
+        unsafe extern "C-unwind" fn profiled($($argument: $kind),*) -> c_int {
             // SAFETY: the caller's promise.
             unsafe {
                 profile::message(
@@ -135,11 +135,11 @@ macro_rules! both {
             /// As the MPI standard says.
             #[allow(clippy::too_many_arguments)]
             #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+            pub unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> c_int {
                 // Elsewhere, so that what is tiny needs no room on the stack.
                 #[inline(never)]
                 #[allow(clippy::too_many_arguments)]
-                unsafe extern "C" fn other($($argument: $kind),*) -> c_int {
+                unsafe extern "C-unwind" fn other($($argument: $kind),*) -> c_int {
                     // SAFETY: the caller's promise.
                     #[allow(unused_unsafe)]
                     guarded(|| unsafe { $body })
@@ -162,7 +162,7 @@ macro_rules! both {
                 #[cold]
                 #[inline(never)]
                 #[allow(clippy::too_many_arguments)]
-                unsafe extern "C" fn unusual($($argument: $kind),*) -> c_int {
+                unsafe extern "C-unwind" fn unusual($($argument: $kind),*) -> c_int {
                     // SAFETY: the caller's promise.
                     unsafe {
                         if unusual::is_timed() {

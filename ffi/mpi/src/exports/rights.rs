@@ -5,8 +5,8 @@
 //! group, or not dumpable. Before one of them does it, the other ranks hear of it, and leave
 //! messages to the MPI library.
 
+use crate::library::panics::caught;
 use std::ffi::{CStr, c_int, c_ulong};
-use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::comm::nonblocking_group;
@@ -27,7 +27,7 @@ fn identity() -> [u32; 7] {
 
 /// Does what changes who this process is.
 fn announced(change: impl FnOnce() -> c_int) -> c_int {
-    let before = catch_unwind(|| {
+    let before = caught(|| {
         let before = processes::lose_rights(true);
         nonblocking_group::close_all();
         (before, identity())
@@ -69,7 +69,7 @@ macro_rules! changes {
         ///
         /// As its manual page says.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> c_int {
             static NEXT: AtomicUsize = AtomicUsize::new(0);
             let address = next(&NEXT, $text);
             if address == 0 {
@@ -78,7 +78,7 @@ macro_rules! changes {
             // SAFETY: the C library's function of this name has these arguments; the caller's
             // promise.
             announced(|| unsafe {
-                let call: unsafe extern "C" fn($($kind),*) -> c_int = std::mem::transmute(address);
+                let call: unsafe extern "C-unwind" fn($($kind),*) -> c_int = std::mem::transmute(address);
                 call($($argument),*)
             })
         }
@@ -102,7 +102,7 @@ changes! {
 ///
 /// As its manual page says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn prctl(
+pub unsafe extern "C-unwind" fn prctl(
     option: c_int,
     a: c_ulong,
     b: c_ulong,

@@ -22,7 +22,7 @@ use crate::gpu::{elements, watch};
 use crate::library::abi::{self, Word};
 
 /// A function that gets the variable of a request.
-pub type OnRequest = unsafe extern "C" fn(*mut c_void) -> c_int;
+pub type OnRequest = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 
 /// Functions of the program's, which come through here, for requests of ours.
 #[derive(Clone, Copy, Debug)]

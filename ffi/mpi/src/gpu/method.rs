@@ -42,7 +42,8 @@ fn says_so() -> bool {
         0 => false,
         address => {
             // SAFETY: the function of this name has this type.
-            let query: unsafe extern "C" fn() -> c_int = unsafe { std::mem::transmute(address) };
+            let query: unsafe extern "C-unwind" fn() -> c_int =
+                unsafe { std::mem::transmute(address) };
             // SAFETY: it may be called at any time.
             unsafe { query() == 1 }
         }

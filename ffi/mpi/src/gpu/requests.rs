@@ -359,7 +359,7 @@ pub unsafe fn get_status(
 }
 
 /// `MPI_Request_get_status` of the program's.
-type GetStatus = unsafe extern "C" fn(Word, *mut c_int, *mut c_void) -> c_int;
+type GetStatus = unsafe extern "C-unwind" fn(Word, *mut c_int, *mut c_void) -> c_int;
 
 /// `MPI_Request_get_status_any` and its relatives: what has arrived is unpacked afterwards.
 #[cold]
@@ -553,7 +553,7 @@ pub fn pack_started(handle: Word) -> Result<(), c_int> {
 }
 
 /// `MPI_Test` of the program's.
-type Test = unsafe extern "C" fn(*mut c_void, *mut c_int, *mut c_void) -> c_int;
+type Test = unsafe extern "C-unwind" fn(*mut c_void, *mut c_int, *mut c_void) -> c_int;
 
 /// A request that the program has freed and that is not complete.
 struct Orphan {

@@ -221,7 +221,7 @@ fn standard() -> Option<(c_int, c_int)> {
     let (mut major, mut minor) = (-1, -1);
     // SAFETY: the function of this name has this type; both outputs are writable.
     let answer = unsafe {
-        let call: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int =
+        let call: unsafe extern "C-unwind" fn(*mut c_int, *mut c_int) -> c_int =
             std::mem::transmute(address);
         call(&mut major, &mut minor)
     };
@@ -238,7 +238,7 @@ fn version() -> String {
     let (mut text, mut length) = (vec![0u8; MOST], 0);
     // SAFETY: the function of this name has this type; there is room for the longest answer.
     let answer = unsafe {
-        let call: unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int =
+        let call: unsafe extern "C-unwind" fn(*mut c_char, *mut c_int) -> c_int =
             std::mem::transmute(address);
         call(text.as_mut_ptr().cast(), &mut length)
     };

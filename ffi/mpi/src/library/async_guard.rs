@@ -155,7 +155,7 @@ macro_rules! forwarded {
         /// As the MPI standard says.
         #[allow(clippy::too_many_arguments)]
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: Word),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name($($argument: Word),*) -> c_int {
             function!(FUNCTION = profiling_name!($name));
             $how(|| match FUNCTION.next() {
                 0 => pmpi::MISSING,
@@ -163,7 +163,7 @@ macro_rules! forwarded {
                     // SAFETY: the MPI library's function of this name, which has as many arguments,
                     // all of them in words; the caller's promise.
                     unsafe {
-                        let call: unsafe extern "C" fn($(word!($argument)),*) -> c_int =
+                        let call: unsafe extern "C-unwind" fn($(word!($argument)),*) -> c_int =
                             std::mem::transmute(address);
                         call($($argument),*)
                     }

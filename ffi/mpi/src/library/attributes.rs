@@ -212,7 +212,7 @@ impl<T: Kept> Cache<T> {
 /// # Safety
 ///
 /// `flag` is writable.
-pub unsafe extern "C" fn copy_attribute(
+pub unsafe extern "C-unwind" fn copy_attribute(
     _object: Word,
     _keyval: c_int,
     _extra: *mut c_void,
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn copy_attribute(
     0
 }
 
-unsafe extern "C" fn delete_attribute<T: Kept>(
+unsafe extern "C-unwind" fn delete_attribute<T: Kept>(
     object: Word,
     _keyval: c_int,
     value: *mut c_void,

@@ -2,8 +2,8 @@
 
 //! Failures of intercepted calls.
 
+use crate::library::panics::caught;
 use std::ffi::c_int;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Why a call that was intercepted failed.
 pub enum Failure {
@@ -34,5 +34,5 @@ pub type Done = std::thread::Result<Result<(), Box<Failure>>>;
 #[inline]
 pub fn attempt(mut work: impl FnMut() -> Result<(), Failure>) -> Done {
     let work = &mut work;
-    catch_unwind(AssertUnwindSafe(move || work().map_err(Box::new)))
+    caught(move || work().map_err(Box::new))
 }

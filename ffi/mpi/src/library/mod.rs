@@ -14,6 +14,7 @@ pub mod forked;
 pub mod functions;
 pub mod loaded;
 pub mod neighbourhood;
+pub mod panics;
 pub mod per_thread;
 pub mod pmpi;
 pub mod predefined;
@@ -26,4 +27,6 @@ pub mod status;
 pub mod times;
 pub mod tools;
 pub mod unusual;
+#[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+mod unwinder;
 pub mod world_model;

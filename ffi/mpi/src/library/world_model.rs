@@ -93,7 +93,7 @@ pub fn watch_end(abi: &Abi) {
     }
 }
 
-unsafe extern "C" fn delete(
+unsafe extern "C-unwind" fn delete(
     _comm: Word,
     _keyval: c_int,
     _value: *mut c_void,

@@ -23,6 +23,7 @@ use crate::comm::communicator;
 use crate::comm::processes::world;
 use crate::decide::active::active;
 use crate::library::abi::{Abi, Word};
+use crate::library::panics::caught;
 use crate::library::pmpi;
 use crate::messages::remote;
 use crate::types::{datatype, earned};
@@ -159,7 +160,7 @@ fn hand_round(abi: &'static Abi, comm: Word, datatype: Word) -> Option<()> {
 ///
 /// As the MPI standard says of `MPI_Type_commit`, and of collectives.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn MPIX_Type_commit_comm(datatype: *mut c_void, comm: Word) -> c_int {
+pub unsafe extern "C-unwind" fn MPIX_Type_commit_comm(datatype: *mut c_void, comm: Word) -> c_int {
     // SAFETY: the caller's promise.
     let code = unsafe { pmpi::type_commit(datatype.cast()) };
     let Some(abi) = active() else {
@@ -173,7 +174,7 @@ pub unsafe extern "C" fn MPIX_Type_commit_comm(datatype: *mut c_void, comm: Word
         abi.byte
     };
     let work = || hand_round(abi, comm, handle);
-    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+    let _ = caught(work);
     code
 }
 
@@ -183,7 +184,7 @@ pub unsafe extern "C" fn MPIX_Type_commit_comm(datatype: *mut c_void, comm: Word
 ///
 /// As the MPI standard says of `MPI_Type_free`, and of collectives.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn MPIX_Type_free_comm(datatype: *mut c_void, comm: Word) -> c_int {
+pub unsafe extern "C-unwind" fn MPIX_Type_free_comm(datatype: *mut c_void, comm: Word) -> c_int {
     let _ = comm;
     if let Some(abi) = active().filter(|_| !datatype.is_null()) {
         let forget = || {
@@ -198,7 +199,7 @@ pub unsafe extern "C" fn MPIX_Type_free_comm(datatype: *mut c_void, comm: Word) 
                 lock(&ELEMENTS).retain(|(other, _), _| *other != number);
             }
         };
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(forget));
+        let _ = caught(forget);
     }
     // SAFETY: the caller's promise.
     unsafe { datatype::free(datatype) }

@@ -2,8 +2,8 @@
 
 //! `MPI_Init` and `MPI_Init_thread` as C programs call them.
 
+use crate::library::panics::caught;
 use std::ffi::{c_char, c_int};
-use std::panic::catch_unwind;
 
 use crate::library::pmpi::forward;
 use crate::messages::{announce, start};
@@ -14,11 +14,11 @@ use crate::messages::{announce, start};
 ///
 /// As the MPI standard says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn MPI_Init(argc: *mut c_int, argv: *mut *mut *mut c_char) -> c_int {
-    let _ = catch_unwind(announce);
+pub unsafe extern "C-unwind" fn MPI_Init(argc: *mut c_int, argv: *mut *mut *mut c_char) -> c_int {
+    let _ = caught(announce);
     // SAFETY: the caller's promise.
     let code = unsafe { forward::init(argc, argv.cast()) };
-    let _ = catch_unwind(|| start(code));
+    let _ = caught(|| start(code));
     code
 }
 
@@ -28,15 +28,15 @@ pub unsafe extern "C" fn MPI_Init(argc: *mut c_int, argv: *mut *mut *mut c_char)
 ///
 /// As the MPI standard says.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn MPI_Init_thread(
+pub unsafe extern "C-unwind" fn MPI_Init_thread(
     argc: *mut c_int,
     argv: *mut *mut *mut c_char,
     required: c_int,
     provided: *mut c_int,
 ) -> c_int {
-    let _ = catch_unwind(announce);
+    let _ = caught(announce);
     // SAFETY: the caller's promise.
     let code = unsafe { forward::init_thread(argc, argv.cast(), required, provided) };
-    let _ = catch_unwind(|| start(code));
+    let _ = caught(|| start(code));
     code
 }

@@ -21,7 +21,6 @@ mod no_rdma;
 pub mod offering;
 pub mod pack_memory;
 pub mod packed;
-pub mod panics;
 pub mod probes;
 pub mod probing;
 #[cfg(feature = "rdma")]

@@ -14,12 +14,12 @@ use crate::comm::processes::World;
 use crate::decide::worth;
 use crate::gpu;
 use crate::library::abi::Word;
+use crate::library::panics::caught;
 use crate::library::per_thread::per_thread;
 use crate::library::pmpi;
 use crate::messages::arguments::{Address, Elements, Kind, Mode, are_left};
 use crate::messages::handle::Handle;
 use crate::messages::offering::{Candidate, Patience};
-use crate::messages::panics::caught;
 use crate::messages::{lengths, remote, view};
 use crate::types::datatype::{self, Known};
 use libcopy::lock::lock;
@@ -307,7 +307,7 @@ impl Plan {
             self.has_comm()
                 .then(|| device.post(world, Patience::Start, offer))?
         };
-        match caught(|| gpu::inside(post)) {
+        match caught(|| gpu::inside(post)).ok().flatten() {
             // SAFETY: the caller's promise.
             Some(shared) => unsafe { self.send(world, shared) }.map(Some),
             None => gpu::pack_started(handle).map(|()| None),

@@ -12,9 +12,9 @@
 //! found. So the table has a set of four places for each handle. A request that finds them taken is
 //! remembered as longer ones are.
 
+use crate::library::panics::caught;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -133,9 +133,7 @@ fn is_familiar(comm: Word) -> bool {
 /// Gets to know a communicator; whether that is possible.
 #[cold]
 fn meet(world: &World, comm: Word) -> bool {
-    let known = catch_unwind(AssertUnwindSafe(|| {
-        communicator::of(world.abi, comm).is_ok()
-    }));
+    let known = caught(|| communicator::of(world.abi, comm).is_ok());
     let (place, token) = familiar(comm);
     if let Ok(true) = known {
         place.store(token, Ordering::Relaxed);
@@ -350,7 +348,7 @@ impl Found {
                 requests::remember(world, request, work, self.is_persistent);
             }
         };
-        let _ = catch_unwind(AssertUnwindSafe(remember));
+        let _ = caught(remember);
     }
 
     /// Where it receives; `None` if the program has freed its type.
@@ -421,7 +419,7 @@ impl Found {
             let arrival = self.arrival(world, When::Here);
             arrival.map_or(0, |arrival| arrival.conclude(world, status, code))
         };
-        catch_unwind(AssertUnwindSafe(cut)).unwrap_or(0)
+        caught(cut).unwrap_or(0)
     }
 
     /// After a function with this code that completes one request, and may have completed this one.
@@ -954,7 +952,7 @@ pub unsafe fn get_status(
         // SAFETY: the caller's promise.
         unsafe { requests::get_status(world, request, flag, at) }.unwrap_or(code)
     };
-    catch_unwind(AssertUnwindSafe(known)).unwrap_or(code)
+    caught(known).unwrap_or(code)
 }
 
 /// The functions that ask about several requests: those that are noted are remembered from now on.
@@ -968,7 +966,7 @@ pub unsafe fn ask(call: &Completion, inner: impl FnOnce() -> c_int) -> c_int {
             requests::ask(world, call)
         }
     };
-    match catch_unwind(AssertUnwindSafe(asked)) {
+    match caught(asked) {
         Ok(Some(code)) => code,
         _ => inner(),
     }

@@ -300,7 +300,7 @@ macro_rules! exports {
         ///
         /// As the MPI standard says.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(name: *const c_char, $($argument: $kind),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name(name: *const c_char, $($argument: $kind),*) -> c_int {
             // SAFETY: the caller's promise.
             unsafe {
                 if unusual::is_timed() {
@@ -343,7 +343,7 @@ macro_rules! fortran {
         /// As the MPI standard says.
         #[allow(clippy::too_many_arguments)]
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(
+        pub unsafe extern "C-unwind" fn $name(
             name: *const c_char,
             $($argument: $kind,)*
             error: *mut c_int,
@@ -361,7 +361,7 @@ macro_rules! fortran {
                 if !fortran_names::past_us() || bytes.trim_ascii() != c"external32".to_bytes() {
                     let address = NEXT.address();
                     if address != 0 {
-                        let call: unsafe extern "C" fn(
+                        let call: unsafe extern "C-unwind" fn(
                             *const c_char, $($kind,)* *mut c_int, usize
                         ) = std::mem::transmute(address);
                         call(name, $($argument,)* error, length);

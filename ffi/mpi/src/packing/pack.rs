@@ -4,9 +4,9 @@
 //! elements, one behind the other, as both libraries pack on machines of one kind, so that either
 //! side may be the library's.
 
+use crate::library::panics::caught;
 use std::cell::RefCell;
 use std::ffi::c_int;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::LocalKey;
 
@@ -203,7 +203,7 @@ fn forwarded(trial: Option<Trial>, forward: impl FnOnce() -> c_int) -> c_int {
 /// Whether a call was intercepted; counts it.
 #[inline]
 pub fn intercepted(function: Function, work: impl FnOnce() -> Result<u64, Outcome>) -> bool {
-    match catch_unwind(AssertUnwindSafe(work)) {
+    match caught(work) {
         Ok(Ok(bytes)) => {
             stats::count(function, Outcome::Intercepted, bytes);
             true

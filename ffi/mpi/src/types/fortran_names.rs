@@ -2,8 +2,8 @@
 
 //! Fortran's special addresses, and which of its functions go past us.
 
+use crate::library::panics::caught;
 use std::ffi::{CStr, c_void};
-use std::panic::catch_unwind;
 use std::sync::OnceLock;
 
 use crate::decide::active::active;
@@ -18,7 +18,7 @@ fn concerned() -> Option<&'static Abi> {
 
 /// Whether Fortran's calls need us to reach C's.
 pub fn past_us() -> bool {
-    catch_unwind(|| concerned().is_some_and(|abi| abi.family == Family::OpenMpi)).unwrap_or(false)
+    caught(|| concerned().is_some_and(|abi| abi.family == Family::OpenMpi)).unwrap_or(false)
 }
 
 /// Fortran's special addresses: the names that compilers may give to a common block.

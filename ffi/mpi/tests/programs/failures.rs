@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{LIMIT, library, programs, text, turn};
+use crate::common::{BOTH, LIMIT, library, mpi, programs, text, turn};
 
 fn segments() -> Vec<std::ffi::OsString> {
     let entries = std::fs::read_dir("/dev/shm").expect("a tmpfs");
@@ -170,5 +170,45 @@ fn ranks_that_die_or_disagree_end_the_program() {
                 std::thread::sleep(Duration::from_millis(50));
             }
         }
+    }
+}
+
+/// Plain, with nothing but what the governor likes intercepted, and with everything.
+#[test]
+fn what_an_error_handler_throws_reaches_the_program() {
+    let _turn = turn();
+    let preload = ("LD_PRELOAD", library().to_str().expect("a plain path"));
+    let all = [
+        preload,
+        ("LIBCOPY_MPI_MIN", "0"),
+        ("LIBCOPY_MPI_MESSAGES", "1"),
+        ("LIBCOPY_GOVERNOR", "0"),
+        ("LIBCOPY_STATS", "1"),
+    ];
+    let flags = [
+        "-std=gnu++17",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-pthread",
+    ];
+    for (name, launcher) in BOTH {
+        let compiler = ("mpicxx", &flags[..]);
+        let Some(mpi) = mpi(name, launcher, source!("throws.cpp"), compiler) else {
+            continue;
+        };
+        let sorted = |environment: &[(&str, &str)]| {
+            let output = mpi.run(2, &[], environment);
+            let mut lines: Vec<String> = text(&output.stdout).lines().map(String::from).collect();
+            lines.sort();
+            (lines.join("\n"), text(&output.stderr))
+        };
+        let (plain, _) = sorted(&[]);
+        let right = plain.matches(": 0 wrong").count() == 2 && plain.contains(": has left");
+        assert!(right, "{name}: {plain}");
+        assert_eq!(plain, sorted(&[preload]).0, "{name}");
+        let (said, report) = sorted(&all);
+        assert_eq!(plain, said, "{name}: {report}");
     }
 }

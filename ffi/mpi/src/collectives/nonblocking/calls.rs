@@ -5,8 +5,8 @@
 //! ranks have met. Each function gives the call's code, or `None` where it is to be forwarded.
 //! Parts that differ in length are in [`crate::collectives::nonblocking::irregular`].
 
+use crate::library::panics::caught;
 use std::ffi::{c_int, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -123,11 +123,11 @@ impl Intercepted {
 
     /// What `start` starts, counted; the error handler hears of it if it fails.
     fn started<T>(&self, start: impl FnOnce() -> Result<T, c_int>) -> Result<T, c_int> {
-        let started = catch_unwind(AssertUnwindSafe(|| {
+        let started = caught(|| {
             // Others read and write our memory from now on.
             async_guard::before()?;
             start()
-        }));
+        });
         let code = match started {
             Ok(Ok(started)) => {
                 let bytes = self.moves.unwrap_or(self.shape.bytes);

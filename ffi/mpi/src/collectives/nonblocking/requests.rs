@@ -37,7 +37,7 @@ pub fn any() -> bool {
 }
 
 /// What the status of a collective says: nothing but whether it went wrong.
-unsafe extern "C" fn query(extra: *mut c_void, status: *mut c_void) -> c_int {
+unsafe extern "C-unwind" fn query(extra: *mut c_void, status: *mut c_void) -> c_int {
     // SAFETY: the library gives back what it was given, and a status of its own.
     unsafe {
         if let Ok(abi) = crate::library::abi::get() {
@@ -47,14 +47,14 @@ unsafe extern "C" fn query(extra: *mut c_void, status: *mut c_void) -> c_int {
     }
 }
 
-unsafe extern "C" fn free(extra: *mut c_void) -> c_int {
+unsafe extern "C-unwind" fn free(extra: *mut c_void) -> c_int {
     // SAFETY: the library frees its own once.
     drop(unsafe { Arc::from_raw(extra.cast::<AtomicI32>().cast_const()) });
     0
 }
 
 /// A collective cannot be cancelled.
-unsafe extern "C" fn cancel(_extra: *mut c_void, _complete: c_int) -> c_int {
+unsafe extern "C-unwind" fn cancel(_extra: *mut c_void, _complete: c_int) -> c_int {
     0
 }
 

@@ -30,7 +30,7 @@ macro_rules! both_forms {
         // Not every function is called both for the program and by us.
         #[allow(dead_code)]
         pub unsafe fn $rust<N: Count>($($argument: argument_type!(N, $kind)),*) -> c_int {
-            type Call<N> = unsafe extern "C" fn($(argument_type!(N, $kind)),*) -> c_int;
+            type Call<N> = unsafe extern "C-unwind" fn($(argument_type!(N, $kind)),*) -> c_int;
             function!(FUNCTION = profiling_name!($name));
             function!(LARGE = profiling_name!($large));
 
@@ -38,7 +38,7 @@ macro_rules! both_forms {
             #[cold]
             #[inline(never)]
             #[allow(clippy::too_many_arguments)]
-            unsafe extern "C" fn unusual<N: Count>($($argument: argument_type!(N, $kind)),*) -> c_int {
+            unsafe extern "C-unwind" fn unusual<N: Count>($($argument: argument_type!(N, $kind)),*) -> c_int {
                 if let Err(code) = async_guard::before() {
                     return code;
                 }
@@ -78,7 +78,7 @@ macro_rules! both_forms {
                     // SAFETY: the MPI library's function of this name has this type, and has
                     // written a request if it returns 0.
                     unsafe {
-                        type Call = unsafe extern "C" fn($(argument_type!(c_int, $kind)),*) -> c_int;
+                        type Call = unsafe extern "C-unwind" fn($(argument_type!(c_int, $kind)),*) -> c_int;
                         let code = std::mem::transmute::<usize, Call>(function)($($argument),*);
                         $(if code == 0 {
                             _copies.keep($request);

@@ -34,13 +34,13 @@ macro_rules! functions {
             #[allow(dead_code)]
             pub unsafe fn $rust($($argument: $kind),*) -> c_int {
                 function!(FUNCTION = profiling_name!($name));
-                type Call = unsafe extern "C" fn($($kind),*) -> c_int;
+                type Call = unsafe extern "C-unwind" fn($($kind),*) -> c_int;
                 /// The same where the function has not been looked for. Elsewhere, so that there is
                 /// but a jump.
                 #[cold]
                 #[inline(never)]
                 #[allow(clippy::too_many_arguments)]
-                unsafe extern "C" fn first($($argument: $kind),*) -> c_int {
+                unsafe extern "C-unwind" fn first($($argument: $kind),*) -> c_int {
                     match FUNCTION.$address() {
                         0 => MISSING,
                         // SAFETY: the MPI library's function of this name has this type.
@@ -80,7 +80,7 @@ macro_rules! conversions {
                 address => {
                     // SAFETY: the MPI library's function of this name has this type.
                     unsafe {
-                        let call: unsafe extern "C" fn($from) -> $to =
+                        let call: unsafe extern "C-unwind" fn($from) -> $to =
                             std::mem::transmute(address);
                         call(handle)
                     }
@@ -106,17 +106,24 @@ conversions! {
 pub const MISSING: c_int = 16;
 
 /// `MPI_Comm_copy_attr_function`
-pub type CopyAttribute =
-    unsafe extern "C" fn(Word, c_int, *mut c_void, *mut c_void, *mut c_void, *mut c_int) -> c_int;
+pub type CopyAttribute = unsafe extern "C-unwind" fn(
+    Word,
+    c_int,
+    *mut c_void,
+    *mut c_void,
+    *mut c_void,
+    *mut c_int,
+) -> c_int;
 /// `MPI_Comm_delete_attr_function`
-pub type DeleteAttribute = unsafe extern "C" fn(Word, c_int, *mut c_void, *mut c_void) -> c_int;
+pub type DeleteAttribute =
+    unsafe extern "C-unwind" fn(Word, c_int, *mut c_void, *mut c_void) -> c_int;
 
 /// `MPI_Grequest_query_function`
-pub type GrequestQuery = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
+pub type GrequestQuery = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void) -> c_int;
 /// `MPI_Grequest_free_function`
-pub type GrequestFree = unsafe extern "C" fn(*mut c_void) -> c_int;
+pub type GrequestFree = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 /// `MPI_Grequest_cancel_function`
-pub type GrequestCancel = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
+pub type GrequestCancel = unsafe extern "C-unwind" fn(*mut c_void, c_int) -> c_int;
 
 functions! {
     reduce_local = MPI_Reduce_local(
@@ -367,7 +374,7 @@ pub unsafe fn type_envelope(datatype: Word, envelope: &mut Envelope) -> c_int {
             code
         }
         address => {
-            type Call = unsafe extern "C" fn(
+            type Call = unsafe extern "C-unwind" fn(
                 Word,
                 *mut Large,
                 *mut Large,
@@ -403,7 +410,7 @@ pub unsafe fn type_contents(
         // SAFETY: the caller's promise.
         return unsafe { type_get_contents(datatype, a, b, c, integers, addresses, types) };
     }
-    type Call = unsafe extern "C" fn(
+    type Call = unsafe extern "C-unwind" fn(
         Word,
         Large,
         Large,

@@ -48,9 +48,9 @@ pub unsafe fn pack_any<N: Count>(call: Packing<N, N>, comm: Word) -> c_int {
 #[inline(always)]
 unsafe fn pack_at<N: Count>(own: usize, call: Packing<N, N>, comm: Word) -> c_int {
     type Pack<N> =
-        unsafe extern "C" fn(*const c_void, N, Word, *mut c_void, N, *mut N, Word) -> c_int;
+        unsafe extern "C-unwind" fn(*const c_void, N, Word, *mut c_void, N, *mut N, Word) -> c_int;
     type Unpack<N> =
-        unsafe extern "C" fn(*const c_void, N, *mut N, *mut c_void, N, Word, Word) -> c_int;
+        unsafe extern "C-unwind" fn(*const c_void, N, *mut N, *mut c_void, N, Word, Word) -> c_int;
     let Packing {
         side,
         input,
@@ -161,8 +161,10 @@ unsafe fn pack_external_at<C, N>(
     type Name = *const c_char;
     type Input = *const c_void;
     type Output = *mut c_void;
-    type Pack<C> = unsafe extern "C" fn(Name, Input, C, Word, Output, isize, *mut isize) -> c_int;
-    type Unpack<C> = unsafe extern "C" fn(Name, Input, isize, *mut isize, Output, C, Word) -> c_int;
+    type Pack<C> =
+        unsafe extern "C-unwind" fn(Name, Input, C, Word, Output, isize, *mut isize) -> c_int;
+    type Unpack<C> =
+        unsafe extern "C-unwind" fn(Name, Input, isize, *mut isize, Output, C, Word) -> c_int;
     let Packing {
         side,
         input,

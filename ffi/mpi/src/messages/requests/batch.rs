@@ -2,8 +2,8 @@
 
 //! Completing requests of an array, some of which we know.
 
+use crate::library::panics::caught;
 use std::ffi::{c_int, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use libcopy::lock::lock;
@@ -49,7 +49,7 @@ pub(super) unsafe fn concluded(
         drop(state);
         reported(world, comm, error, code)
     };
-    catch_unwind(AssertUnwindSafe(conclude)).unwrap_or(world.abi.error)
+    caught(conclude).unwrap_or(world.abi.error)
 }
 
 /// Requests of an array, some of which we know.

@@ -2,8 +2,8 @@
 
 //! Requests that get on while the program waits for something else.
 
+use crate::library::panics::caught;
 use std::ffi::c_int;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use libcopy::lock::lock;
@@ -28,10 +28,10 @@ pub fn forget_all() {
 #[cold]
 pub fn settle_orphans(code: c_int) -> c_int {
     if let Some(world) = processes::world() {
-        let _ = catch_unwind(AssertUnwindSafe(|| {
+        let _ = caught(|| {
             world.attend_all();
             settle(world);
-        }));
+        });
     }
     code
 }
