@@ -81,9 +81,13 @@ macro_rules! functions {
     )* };
 }
 
+// All that Rust's standard library names: of a static unwinder (zig's, for the wheel) nothing may be
+// left to find.
 functions! {
     "_Unwind_Backtrace"
     "_Unwind_DeleteException"
+    "_Unwind_FindEnclosingFunction"
+    "_Unwind_GetCFA"
     "_Unwind_GetDataRelBase"
     "_Unwind_GetIP"
     "_Unwind_GetIPInfo"
