@@ -21,6 +21,12 @@ pub const SAMPLES: u32 = 2;
 const BUDGET: u64 = 100;
 /// Samples between two such looks, at least and at most.
 const BETWEEN: [u64; 2] = [64, 1 << 16];
+/// Samples of a way below which it is not believed to take more than [`DOUBTED`] times as long as
+/// the other: a process that lost its processor in each of them found a way that takes a third to
+/// take a hundred times as long, and looked at it again after 10,000 samples (four ranks on two
+/// processors).
+const FEW: u32 = 8;
+const DOUBTED: u64 = 4;
 
 /// What a way takes, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,11 +64,15 @@ impl Comparison {
             return None;
         }
         let [first, second] = self.estimates.map(|known| known.nanos.max(1));
-        let (best, more) = (first.min(second), first.abs_diff(second));
+        let way = usize::from(second <= first);
+        let (best, mut more) = (first.min(second), first.abs_diff(second));
+        if self.estimates[1 - way].samples < FEW {
+            more = more.min(best.saturating_mul(DOUBTED - 1));
+        }
         let [least, most] = BETWEEN;
         let between = more.saturating_mul(BUDGET).div_ceil(best);
         let left = between.clamp(least, most).saturating_sub(self.since);
-        Some((usize::from(second <= first), left))
+        Some((way, left))
     }
 
     /// The way to take next.
@@ -117,6 +127,19 @@ mod tests {
         // The way that was slower has become the faster one: only a look can find that.
         let [first, second] = run(&mut ways, 2000, [20, 150]);
         assert!(first > 1500, "{first} {second}");
+    }
+
+    #[test]
+    fn a_way_that_was_held_up_each_time_is_tried_again() {
+        let mut ways = Comparison::default();
+        for nanos in [100, 100, 50_000, 50_000] {
+            ways.note(ways.choose(), nanos);
+        }
+        let [first, second] = run(&mut ways, 1000, [100, 33]);
+        assert!(second > 600, "{first} {second}");
+        // One that does take so long costs little all the same.
+        let [_, slow] = run(&mut Comparison::default(), 20_000, [100, 50_000]);
+        assert!(slow <= FEW as usize, "{slow}");
     }
 
     #[test]
