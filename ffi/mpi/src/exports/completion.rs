@@ -95,18 +95,31 @@ macro_rules! function {
                     $profile
                 }
             }
+            /// The same where times are taken, or requests have buffers in device memory.
             #[cold]
             #[inline(never)]
-            unsafe extern "C-unwind" fn with_device_requests($($argument: $kind),*) -> c_int {
+            unsafe extern "C-unwind" fn unusual($($argument: $kind),*) -> c_int {
                 // SAFETY: the caller's promise.
                 unsafe {
-                    gpu::with_gpu! {
-                        let done: Option<c_int> = $device;
-                        if let Some(code) = done {
-                            return code;
+                    if Role::Timed.exists() {
+                        if let Some(_timed) = times::begin(Kind::Message) {
+                            return if profile::is_on() {
+                                profiled($($argument),*)
+                            } else {
+                                unusual($($argument),*)
+                            };
                         }
                     }
-                    function!(@ask roles, $pass, ($($argument),*), $($roles.without(Role::Device))?);
+                    gpu::with_gpu! {
+                        if Role::Device.exists() {
+                            let done: Option<c_int> = $device;
+                            if let Some(code) = done {
+                                return code;
+                            }
+                        }
+                    }
+                    function!(@ask roles, $pass, ($($argument),*),
+                        $($roles.without(Role::Timed).without(Role::Device))?);
                     function!(@short roles, ($($argument),*), $($forwarded)?);
                     known($($argument),*)
                 }
@@ -114,17 +127,8 @@ macro_rules! function {
             // SAFETY: the caller's promise.
             unsafe {
                 function!(@ask roles, $pass, ($($argument),*), $($roles)?);
-                if roles.have(Role::Timed) {
-                    if let Some(_timed) = times::begin(Kind::Message) {
-                        return if profile::is_on() {
-                            profiled($($argument),*)
-                        } else {
-                            $name($($argument),*)
-                        };
-                    }
-                }
-                if roles.have(Role::Device) {
-                    return with_device_requests($($argument),*);
+                if roles.have(Role::Timed) || roles.have(Role::Device) {
+                    return unusual($($argument),*);
                 }
                 function!(@short roles, ($($argument),*), $($forwarded)?);
                 known($($argument),*)
@@ -192,7 +196,7 @@ macro_rules! completing {
                 let call = completing!(@call $which $waits $status $($field: $value),*);
                 short_receives::may_have(&call)
             }): |forwarded| short_receives::complete(
-                completing!(@call $which $waits $status $($field: $value),*),
+                || completing!(@call $which $waits $status $($field: $value),*),
                 move |$status| forwarded($($argument,)* $status),
             ),
             at_once: requests::complete_at_once(

@@ -635,23 +635,29 @@ impl Several<'_> {
     }
 }
 
-/// A function that completes requests, some of which are noted; `inner` is the function as it is
-/// without this.
+/// A function that completes requests, some of which are noted: the call as often as it is asked
+/// for, so that it is not in memory before somebody needs it there. `inner` is the function as it
+/// is without this.
 ///
 /// # Safety
 ///
 /// As the MPI standard says, for this and all functions below.
 #[inline(always)]
-pub unsafe fn complete(call: Completion, inner: impl FnOnce(*mut c_void) -> c_int) -> c_int {
+pub unsafe fn complete(
+    call: impl Fn() -> Completion,
+    inner: impl FnOnce(*mut c_void) -> c_int,
+) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        if is_simple(&call) {
-            return if call.waits {
-                wait(call, inner)
-            } else {
-                poll(call, inner)
+        if is_simple(&call()) {
+            return match (call().which, call().waits) {
+                (Which::One, true) => wait::<1>(call(), inner),
+                (Which::One, false) => poll_one(call, inner),
+                (_, true) => wait::<FEW>(call(), inner),
+                (_, false) => poll(call(), inner),
             };
         }
+        let call = call();
         if call.which == Which::One && call.waits {
             return one(call, inner);
         }
@@ -705,12 +711,31 @@ unsafe fn poll(call: Completion, inner: impl FnOnce(*mut c_void) -> c_int) -> c_
     }
 }
 
+/// The same of one request.
+#[inline(always)]
+unsafe fn poll_one(
+    call: impl Fn() -> Completion,
+    inner: impl FnOnce(*mut c_void) -> c_int,
+) -> c_int {
+    let mut room = Room::new();
+    // SAFETY: the caller's promise.
+    unsafe {
+        let handle = handle_at(call().requests, 0);
+        let at = room.instead_of(call().statuses);
+        let code = inner(at);
+        if code == 0 && *call().flag == 0 {
+            return 0;
+        }
+        polled(&call(), &[MaybeUninit::new(handle)], at, code)
+    }
+}
+
 /// Copies the handles of a call, and returns where its statuses go.
 #[inline(never)]
 unsafe fn before_poll(
     call: &Completion,
     handles: &mut [MaybeUninit<usize>; FEW],
-    rooms: &mut [MaybeUninit<Room>; FEW],
+    rooms: &mut [MaybeUninit<Room>],
 ) -> *mut c_void {
     let count = (call.count as usize).min(FEW);
     // SAFETY: the caller's promise; the library's handles are as wide as that mask.
@@ -732,13 +757,13 @@ unsafe fn before_poll(
 
 /// Where the library writes the statuses of a call: the program's, or others if it wants none.
 #[inline(always)]
-fn statuses_of(call: &Completion, rooms: &mut [MaybeUninit<Room>; FEW]) -> *mut c_void {
+fn statuses_of(call: &Completion, rooms: &mut [MaybeUninit<Room>]) -> *mut c_void {
     if !is_ignored(call.statuses) {
         return call.statuses;
     }
     let number = match call.which {
         Which::One | Which::Any => 1,
-        Which::All | Which::Some => (call.count as usize).min(FEW),
+        Which::All | Which::Some => (call.count as usize).min(rooms.len()),
     };
     // The library may leave errors as they are.
     for room in &mut rooms[..number] {
@@ -773,7 +798,7 @@ impl Noted {
 #[inline(never)]
 unsafe fn polled(
     call: &Completion,
-    handles: &[MaybeUninit<usize>; FEW],
+    handles: &[MaybeUninit<usize>],
     at: *mut c_void,
     code: c_int,
 ) -> c_int {
@@ -790,11 +815,14 @@ unsafe fn polled(
     unsafe { settle(call, &few, number, at, code) }
 }
 
-/// A function that waits, of a few requests.
+/// A function that waits, of up to `MOST` requests.
 #[inline(always)]
-unsafe fn wait(call: Completion, inner: impl FnOnce(*mut c_void) -> c_int) -> c_int {
-    let mut noted = [const { MaybeUninit::uninit() }; FEW];
-    let mut rooms = [const { MaybeUninit::uninit() }; FEW];
+unsafe fn wait<const MOST: usize>(
+    call: Completion,
+    inner: impl FnOnce(*mut c_void) -> c_int,
+) -> c_int {
+    let mut noted = [const { MaybeUninit::uninit() }; MOST];
+    let mut rooms = [const { MaybeUninit::uninit() }; MOST];
     // SAFETY: the caller's promise.
     unsafe {
         let number = before_wait(&call, &mut noted);
@@ -810,9 +838,9 @@ unsafe fn wait(call: Completion, inner: impl FnOnce(*mut c_void) -> c_int) -> c_
 /// Reserves the places of the noted requests of a call, so that none gets another request's while
 /// handlers of the program run; how many these are.
 #[inline(never)]
-unsafe fn before_wait(call: &Completion, noted: &mut [MaybeUninit<Noted>; FEW]) -> usize {
+unsafe fn before_wait(call: &Completion, noted: &mut [MaybeUninit<Noted>]) -> usize {
     let mut number = 0;
-    for index in 0..(call.count as usize).min(FEW) {
+    for index in 0..(call.count as usize).min(noted.len()) {
         // SAFETY: the caller's promise.
         if let Some(found) = Noted::of(unsafe { handle_at(call.requests, index) }, index) {
             found.place.store(RESERVED, Ordering::Relaxed);
@@ -832,7 +860,7 @@ unsafe fn before_wait(call: &Completion, noted: &mut [MaybeUninit<Noted>; FEW]) 
 #[inline(never)]
 unsafe fn settle(
     call: &Completion,
-    noted: &[MaybeUninit<Noted>; FEW],
+    noted: &[MaybeUninit<Noted>],
     number: usize,
     at: *mut c_void,
     code: c_int,
