@@ -44,7 +44,7 @@ struct Short {
 const SHARED: &[usize] = &[64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
 /// The thresholds of short calls, and of those that go in chunks where ranks share processors.
-const SHORT: [Short; 7] = [
+const SHORT: [Short; 8] = [
     Short {
         name: "step",
         is_oversubscribed: false,
@@ -68,6 +68,14 @@ const SHORT: [Short; 7] = [
         bytes: &[4 << 10, 16 << 10, 32 << 10],
         is_of_all_others: true,
         place: |policy| &mut policy.reduce_pieces_max,
+    },
+    Short {
+        name: "eager_scatter",
+        is_oversubscribed: true,
+        op: Op::Scatter,
+        bytes: &[4 << 10, 8 << 10, 16 << 10, 64 << 10],
+        is_of_all_others: false,
+        place: |policy| &mut policy.eager_scatter_max,
     },
     Short {
         name: "chunked_allreduce",

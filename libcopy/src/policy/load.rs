@@ -31,6 +31,7 @@ impl Policy {
             set(&config::EAGER_MAX, &mut policy.eager_max)?;
             policy.eager_max_oversubscribed = policy.eager_max;
             policy.eager_bcast_oversubscribed = policy.eager_max;
+            policy.eager_scatter_max = policy.eager_max;
         }
         if config::SHM_CHUNK.value().is_some() {
             set(&config::SHM_CHUNK, &mut policy.chunk)?;

@@ -12,11 +12,12 @@ impl Policy {
     /// The table in words, one line per decision.
     pub fn table(&self) -> String {
         let mut table = format!(
-            "eager up to {} ({} if oversubscribed, broadcasts {}); shared memory in chunks of {} ({} if oversubscribed), around the cache from \
+            "eager up to {} ({} if oversubscribed, broadcasts {}, scatters {}); shared memory in chunks of {} ({} if oversubscribed), around the cache from \
              {}; broadcast ring {} ({} if oversubscribed)\n",
             bytes(self.eager_max),
             bytes(self.eager_max_oversubscribed),
             bytes(self.eager_bcast_oversubscribed),
+            bytes(self.eager_scatter_max),
             bytes(self.chunk),
             bytes(self.chunk_oversubscribed),
             bytes(self.nontemporal_min),

@@ -18,7 +18,7 @@ pub(crate) const POLICY_WORDS: usize = 96;
 const SHARE_WORD: usize = 8 + 2 * Op::ALL.len() * MAX_BANDS;
 
 /// The first word of what was measured with several readers.
-const CONTENTION_WORD: usize = SHARE_WORD + 18;
+const CONTENTION_WORD: usize = SHARE_WORD + 19;
 
 const _: () = assert!(CONTENTION_WORD + CONTENTION_WORDS <= POLICY_WORDS);
 
@@ -55,6 +55,7 @@ impl Policy {
         words[SHARE_WORD + 15] = self.chunked_reduce_max;
         words[SHARE_WORD + 16] = self.chunked_allgather_max;
         words[SHARE_WORD + 17] = self.chunked_alltoall_max;
+        words[SHARE_WORD + 18] = self.eager_scatter_max;
         if let Some(contention) = self.contention {
             words[CONTENTION_WORD..][..CONTENTION_WORDS].copy_from_slice(&contention.to_words());
         }
@@ -102,6 +103,7 @@ impl Policy {
         policy.chunked_reduce_max = words[SHARE_WORD + 15];
         policy.chunked_allgather_max = words[SHARE_WORD + 16];
         policy.chunked_alltoall_max = words[SHARE_WORD + 17];
+        policy.eager_scatter_max = words[SHARE_WORD + 18];
         policy.contention = Contention::from_words(&words[CONTENTION_WORD..][..CONTENTION_WORDS]);
         let mut slots = words[8..SHARE_WORD].chunks_exact(MAX_BANDS);
         for op in Op::ALL {
@@ -137,6 +139,7 @@ mod tests {
         (policy.step_max, policy.pieces_max, policy.reduce_pieces_max) = (1, 2, 3);
         policy.chunked_allreduce_max = 4;
         policy.chunked_reduce_max = 5;
+        policy.eager_scatter_max = 8;
         (policy.chunked_allgather_max, policy.chunked_alltoall_max) = (6, 7);
         policy.contention = Some(Contention {
             port_mbs: Some(31_000),

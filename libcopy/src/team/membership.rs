@@ -576,14 +576,12 @@ impl Team {
         };
         let fits = len <= ring / 2;
         let usable = |kind| self.is_usable(kind);
-        let (oversubscribed, forced) = (self.is_oversubscribed(), self.forced);
-        match self
-            .policy
-            .path(op, len as u64, oversubscribed, forced, usable)
-        {
-            Path::Eager if !fits => Path::Via(forced.unwrap_or(TransportKind::Shm)),
-            path => path,
-        }
+        self.policy.path(
+            (op, len as u64),
+            (self.is_oversubscribed(), fits),
+            self.forced,
+            usable,
+        )
     }
 
     /// Which ranks become groups in plans.
