@@ -130,8 +130,9 @@ pub struct Policy {
 // Two ranks of an EPYC of Zen 4 that share a cache: a broadcast of 16 KiB took 1.1 us in pieces and
 // 2.5 through the ring, one of 64 KiB 6.3 and 5.8 in chunks; allreduces of 32 KiB are faster in
 // chunks. `libcopy tune` measures the three anew.
-/// 16 KiB took a root of four ranks on two processors 16 us through rings and 7 by CMA, of sixteen 11
-/// and 9, and 8 KiB sixteen 16 and 8; 4 KiB took as long either way (EPYC of Zen 4, 30 November 2026).
+/// 16 KiB took a root of four ranks on two processors 16 us through rings and 7 by CMA, of sixteen
+/// 11 and 9, and 8 KiB sixteen 16 and 8; 4 KiB took as long either way (EPYC of Zen 4, 30 November
+/// 2026).
 fn eager_scatter_max() -> u64 {
     4 << 10
 }

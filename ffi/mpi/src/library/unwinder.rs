@@ -81,8 +81,8 @@ macro_rules! functions {
     )* };
 }
 
-// All that Rust's standard library names: of a static unwinder (zig's, for the wheel) nothing may be
-// left to find.
+// All that Rust's standard library names: of a static unwinder (zig's, for the wheel) nothing may
+// be left to find.
 functions! {
     "_Unwind_Backtrace"
     "_Unwind_DeleteException"
