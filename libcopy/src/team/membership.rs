@@ -568,13 +568,14 @@ impl Team {
 
     /// The path for a part of `len` bytes.
     fn path(&self, op: Op, len: usize) -> Path {
-        // Eager ranks send before they receive, so a whole message must fit into a ring.
+        // Eager ranks send before they receive, so a whole message must fit into a ring, and more
+        // than one so that they need not wait for the call before.
         let ring = match op {
             Op::Bcast => self.segment.bcast_ring(),
             Op::Gather | Op::Scatter | Op::Alltoall => self.segment.pair_ring(),
             _ => self.segment.pair_ring().min(self.segment.bcast_ring()),
         };
-        let fits = len <= ring / 2;
+        let fits = len <= ring / 4;
         let usable = |kind| self.is_usable(kind);
         self.policy.path(
             (op, len as u64),
