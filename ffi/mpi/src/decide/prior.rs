@@ -65,17 +65,19 @@ fn faster(library: MpiImplementation, function: Function) -> [Range; 3] {
     match (op, library) {
         (Op::Gather | Op::ReduceScatter, _) => [from(64 * KIB); 3],
         // Where leaves wait for one root, context switches count until the bytes do.
-        (Op::Scatter, _) => [from(64 * KIB), from(512 * KIB), from(512 * KIB)],
+        (Op::Scatter, OpenMpi) => [from(64 * KIB), from(128 * KIB), from(256 * KIB)],
+        (Op::Scatter, Mpich) => [from(64 * KIB), from(512 * KIB), from(512 * KIB)],
         // Those of few ranks go in large chunks where ranks share processors.
         (Op::Allgather, _) => [from(64 * KIB); 3],
         (Op::Allreduce, _) => [from(64 * KIB), from(32 * KIB), from(32 * KIB)],
         // MPICH polls, which hurts it wherever ranks share a processor.
         (Op::Alltoall | Op::Reduce, Mpich) | (Op::Bcast, _) => [from(64 * KIB); 3],
-        // Everybody copies its own parts in either, and there nobody waits to be told.
-        (Op::Alltoall, OpenMpi) => [from(64 * KIB), NEVER, NEVER],
-        // Its root fetches and combines while the leaves go on, which averages well as long as few
-        // ranks wait for it.
-        (Op::Reduce, OpenMpi) => [NEVER, from(MIB), NEVER],
+        // What fits into a chunk of each: 64 KiB took eight and 16 ranks 0.75 and 0.82 of the time,
+        // 256 KiB 1.15 and 1.22 times as long. Four ranks gain up to 4 MiB.
+        (Op::Alltoall, OpenMpi) => [from(64 * KIB), from(64 * KIB), (64 * KIB, 64 * KIB)],
+        // In chunks; with a processor for each rank its root fetches and combines while the leaves
+        // go on.
+        (Op::Reduce, OpenMpi) => [NEVER, from(64 * KIB), from(64 * KIB)],
         // Its ranks wait for each other in a chain.
         (Op::Scan | Op::Exscan, Mpich) => [from(64 * KIB); 3],
         (Op::Scan, OpenMpi) => [(64 * KIB, 256 * KIB), from(64 * KIB), from(64 * KIB)],
@@ -98,9 +100,15 @@ fn faster_of_many(library: MpiImplementation, function: Function) -> Option<[Ran
         (Function::Allgather | Function::Allgatherv, Mpich) => {
             Some([from(64 * KIB), (64 * KIB, MIB), (64 * KIB, MIB)])
         }
-        // Of 64 KiB a gather took 0.42 and 2.1 ms with 32 and 64 ranks on two processors, plain
-        // 0.35 and 1.0; of 256 KiB 0.19 and 0.13, plain 1.2 and 2.5.
-        (Function::Gather, OpenMpi) => Some([from(64 * KIB), from(64 * KIB), from(256 * KIB)]),
+        // Of 64 and 256 KiB neither is faster.
+        (Function::Scatter | Function::Scatterv, OpenMpi) => {
+            Some([from(64 * KIB), from(512 * KIB), from(512 * KIB)])
+        }
+        (Function::Alltoall | Function::Alltoallv | Function::Alltoallw, OpenMpi) => {
+            Some([from(64 * KIB), NEVER, NEVER])
+        }
+        // One rank combines what all have.
+        (Function::Reduce, OpenMpi) => Some([NEVER, from(MIB), NEVER]),
         (Function::Allreduce, OpenMpi) => Some([from(64 * KIB), from(MIB), from(2 * MIB)]),
         (Function::Allreduce, Mpich) => Some([from(64 * KIB); 3]),
         _ => None,
@@ -152,11 +160,11 @@ fn faster_if_short(library: MpiImplementation, function: Function) -> [Range; 3]
     let short = |least| (least, BELOW_LONG);
     match (function, library) {
         (Function::Allreduce, _) => [short(1), (1, 32 * KIB), (1, 32 * KIB)],
-        (Function::Reduce, OpenMpi) => [short(LEAST_REDUCE), (512, 8 * KIB), NEVER],
+        (Function::Reduce, OpenMpi) => [short(LEAST_REDUCE), short(512), short(4 * KIB)],
         (Function::Bcast, OpenMpi) => [short(1), short(64), short(64)],
-        (Function::Alltoall, OpenMpi) => [short(1), short(1), (1, 16 * KIB)],
-        (Function::Gather, OpenMpi) => [short(1), short(256), (128, 32 * KIB)],
-        (Function::Scatter, OpenMpi) => [short(LEAST_SCATTER), short(256), (128, 8 * KIB)],
+        (Function::Alltoall, OpenMpi) => [short(1); 3],
+        (Function::Gather, OpenMpi) => [short(1), short(256), short(128)],
+        (Function::Scatter, OpenMpi) => [short(LEAST_SCATTER), (256, 32 * KIB), (128, 16 * KIB)],
         // Of 32 ranks on two processors a broadcast of 8 KiB took 13 us plain and 16 here.
         (Function::Bcast, Mpich) => [short(1), short(8 * KIB), short(8 * KIB + 1)],
         (Function::Scatter, Mpich) => [short(1), short(8 * KIB), short(8 * KIB)],
@@ -174,14 +182,16 @@ fn faster_if_short(library: MpiImplementation, function: Function) -> [Range; 3]
     }
 }
 
-/// Bytes of all parts together up to which a short call with a root is faster where many ranks
-/// share processors heavily: then they are published at once. Of 32 and 64 ranks on two processors,
-/// roots the same, scatters of 8 KiB took 77 us (308 plain) and 423 (273), of 16 KiB 179 (131) and
-/// 691 (369); gathers of 8 KiB 60 (168) and 17 (421), of 16 KiB 127 (209) and 575 (430).
+/// Bytes of all parts together up to which a short call is faster where many ranks share processors
+/// heavily. Of 32 and 64 ranks on two processors, roots the same, scatters of 8 KiB took 169 us
+/// (441 plain) and 304 (308), of 16 KiB 134 (128) and 330 (322); alltoalls of 16 KiB 2.5 ms (3.4)
+/// and 16 (19), of 32 KiB 6.6 (6.5) and 32 (26); reduces of 1 KiB 142 us (71) and 421 (247), of 16
+/// KiB 234 (184) and 934 (448).
 fn most_together(library: MpiImplementation, function: Function) -> u64 {
     match (function, library) {
         (Function::Scatter, MpiImplementation::OpenMpi) => 256 * KIB,
-        (Function::Gather, MpiImplementation::OpenMpi) => 512 * KIB,
+        (Function::Alltoall, MpiImplementation::OpenMpi) => MIB,
+        (Function::Reduce, MpiImplementation::OpenMpi) => 0,
         _ => u64::MAX,
     }
 }
