@@ -72,12 +72,12 @@ fn faster(library: MpiImplementation, function: Function) -> [Range; 3] {
         (Op::Allreduce, _) => [from(64 * KIB), from(32 * KIB), from(32 * KIB)],
         // MPICH polls, which hurts it wherever ranks share a processor.
         (Op::Alltoall | Op::Reduce, Mpich) | (Op::Bcast, _) => [from(64 * KIB); 3],
-        // What fits into a chunk of each: 64 KiB took eight and 16 ranks 0.75 and 0.82 of the time,
-        // 256 KiB 1.15 and 1.22 times as long. Four ranks gain up to 4 MiB.
-        (Op::Alltoall, OpenMpi) => [from(64 * KIB), from(64 * KIB), (64 * KIB, 64 * KIB)],
+        // What does not fit into a chunk of each: 256 KiB took eight and 16 ranks on two processors
+        // 1.15 and 1.22 times as long. Four gain up to 1 MiB.
+        (Op::Alltoall, OpenMpi) => [from(64 * KIB), from(64 * KIB), NEVER],
         // In chunks; with a processor for each rank its root fetches and combines while the leaves
         // go on.
-        (Op::Reduce, OpenMpi) => [NEVER, from(64 * KIB), from(64 * KIB)],
+        (Op::Reduce, OpenMpi) => [NEVER, from(64 * KIB), from(256 * KIB)],
         // Its ranks wait for each other in a chain.
         (Op::Scan | Op::Exscan, Mpich) => [from(64 * KIB); 3],
         (Op::Scan, OpenMpi) => [(64 * KIB, 256 * KIB), from(64 * KIB), from(64 * KIB)],
@@ -107,7 +107,8 @@ fn faster_of_many(library: MpiImplementation, function: Function) -> Option<[Ran
         (Function::Alltoall | Function::Alltoallv | Function::Alltoallw, OpenMpi) => {
             Some([from(64 * KIB), NEVER, NEVER])
         }
-        // One rank combines what all have.
+        // One rank combines what all have: 64 KiB took 32 and 64 ranks 1.4 and 6.5 ms, plain 0.25
+        // and 0.94.
         (Function::Reduce, OpenMpi) => Some([NEVER, from(MIB), NEVER]),
         (Function::Allreduce, OpenMpi) => Some([from(64 * KIB), from(MIB), from(2 * MIB)]),
         (Function::Allreduce, Mpich) => Some([from(64 * KIB); 3]),
@@ -160,11 +161,11 @@ fn faster_if_short(library: MpiImplementation, function: Function) -> [Range; 3]
     let short = |least| (least, BELOW_LONG);
     match (function, library) {
         (Function::Allreduce, _) => [short(1), (1, 32 * KIB), (1, 32 * KIB)],
-        (Function::Reduce, OpenMpi) => [short(LEAST_REDUCE), short(512), short(4 * KIB)],
+        (Function::Reduce, OpenMpi) => [short(LEAST_REDUCE), short(512), NEVER],
         (Function::Bcast, OpenMpi) => [short(1), short(64), short(64)],
-        (Function::Alltoall, OpenMpi) => [short(1); 3],
+        (Function::Alltoall, OpenMpi) => [short(1), short(1), (1, 32 * KIB)],
         (Function::Gather, OpenMpi) => [short(1), short(256), short(128)],
-        (Function::Scatter, OpenMpi) => [short(LEAST_SCATTER), (256, 32 * KIB), (128, 16 * KIB)],
+        (Function::Scatter, OpenMpi) => [short(LEAST_SCATTER), (256, 32 * KIB), (128, 8 * KIB)],
         // Of 32 ranks on two processors a broadcast of 8 KiB took 13 us plain and 16 here.
         (Function::Bcast, Mpich) => [short(1), short(8 * KIB), short(8 * KIB + 1)],
         (Function::Scatter, Mpich) => [short(1), short(8 * KIB), short(8 * KIB)],
@@ -185,13 +186,11 @@ fn faster_if_short(library: MpiImplementation, function: Function) -> [Range; 3]
 /// Bytes of all parts together up to which a short call is faster where many ranks share processors
 /// heavily. Of 32 and 64 ranks on two processors, roots the same, scatters of 8 KiB took 169 us
 /// (441 plain) and 304 (308), of 16 KiB 134 (128) and 330 (322); alltoalls of 16 KiB 2.5 ms (3.4)
-/// and 16 (19), of 32 KiB 6.6 (6.5) and 32 (26); reduces of 1 KiB 142 us (71) and 421 (247), of 16
-/// KiB 234 (184) and 934 (448).
+/// and 16 (19), of 32 KiB 6.6 (6.5) and 32 (26).
 fn most_together(library: MpiImplementation, function: Function) -> u64 {
     match (function, library) {
         (Function::Scatter, MpiImplementation::OpenMpi) => 256 * KIB,
         (Function::Alltoall, MpiImplementation::OpenMpi) => MIB,
-        (Function::Reduce, MpiImplementation::OpenMpi) => 0,
         _ => u64::MAX,
     }
 }

@@ -154,6 +154,6 @@ fn what_is_forwarded_at_once_is_never_faster() {
     }
     // Irregular alltoalls of both libraries; there also exclusive scans and reduces of Open MPI
     // where each rank has a processor. Where ranks share them irregular alltoalls of MPICH, and
-    // scatters of both libraries.
-    assert_eq!(gaps, [4, 6, 4, 4]);
+    // scatters of both libraries; with more than two for a processor alltoalls of Open MPI, too.
+    assert_eq!(gaps, [4, 6, 4, 5]);
 }
