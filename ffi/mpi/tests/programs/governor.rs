@@ -116,7 +116,7 @@ fn ranks_of_other_communicators_share_processors() {
         let report = text(&output.stderr);
         let counts = intercepted(&report).into_iter();
         let count: u64 = counts
-            .filter(|(name, _)| *name == "MPI_Alltoall")
+            .filter(|(name, _)| *name == "MPI_Scatter")
             .map(|(_, n)| n)
             .sum();
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
