@@ -312,7 +312,7 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-mpi",
         root: "ffi/mpi/src/lib.rs",
         order: "
-            library/loaded library/abi library/tools library/stats library/count library/functions library/buffers library/relocations library/failure library/forked library/per_thread library/requests library/unusual
+            library/loaded library/abi library/tools library/stats library/count library/functions library/buffers library/relocations library/panics library/unwinder library/failure library/forked library/per_thread library/requests library/unusual
             library/times
             < library/pmpi/functions
             < library/attributes library/neighbourhood library/predefined library/world_model
