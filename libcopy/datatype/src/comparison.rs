@@ -22,9 +22,9 @@ const BUDGET: u64 = 100;
 /// Samples between two such looks, at least and at most.
 const BETWEEN: [u64; 2] = [64, 1 << 16];
 /// Samples of a way below which it is not believed to take more than [`DOUBTED`] times as long as
-/// the other: a process that lost its processor in each of them found a way that takes a third to
-/// take a hundred times as long, and looked at it again after 10,000 samples (four ranks on two
-/// processors).
+/// the other. Where ranks share processors, the process may lose its processor in each of the first
+/// samples: a way that took a third of the other's time seemed to take a hundred times as long, and
+/// was tried again after 10,000 samples (four ranks on two processors).
 const FEW: u32 = 8;
 const DOUBTED: u64 = 4;
 

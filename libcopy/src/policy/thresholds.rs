@@ -28,8 +28,8 @@ pub struct Policy {
     /// copy into the ring serves all ranks.
     #[serde(alias = "eager_bcast_crowded")]
     pub eager_bcast_oversubscribed: u64,
-    /// Parts of scatters up to this size are where ranks outnumber processors: a root that fills
-    /// the rings of its leaves waits for each of them.
+    /// Scatters of parts up to this size are sent without asking where ranks outnumber processors:
+    /// a root that fills the rings of its leaves waits for each of them.
     #[serde(default = "eager_scatter_max")]
     pub eager_scatter_max: u64,
     /// Bytes that a rank reads of all others together, at most, where a short collective takes one
@@ -130,9 +130,9 @@ pub struct Policy {
 // Two ranks of an EPYC of Zen 4 that share a cache: a broadcast of 16 KiB took 1.1 us in pieces and
 // 2.5 through the ring, one of 64 KiB 6.3 and 5.8 in chunks; allreduces of 32 KiB are faster in
 // chunks. `libcopy tune` measures the three anew.
-/// 16 KiB took a root of four ranks on two processors 16 us through rings and 7 by CMA, of sixteen
-/// 11 and 9, and 8 KiB sixteen 16 and 8; 4 KiB took as long either way (EPYC of Zen 4, 30 November
-/// 2026).
+/// A scatter of 16 KiB to each of four ranks on two processors took 16 us through rings and 7 by
+/// CMA, to each of 16 ranks 11 and 9, of 8 KiB to each of 16 ranks 16 and 8; 4 KiB took as long
+/// either way (`libcopy bench coll --ops scatter`, EPYC of Zen 4, 30 November 2026).
 fn eager_scatter_max() -> u64 {
     4 << 10
 }

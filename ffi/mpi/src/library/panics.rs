@@ -8,10 +8,12 @@
 use std::ffi::c_int;
 use std::thread::Result;
 
+use crate::library::abi;
+
 /// Does what a function does. A panic of ours becomes an error of the MPI library's.
 #[inline(always)]
 pub fn guarded(work: impl FnOnce() -> c_int) -> c_int {
-    let failed = |_| crate::library::abi::get().map_or(16, |abi| abi.error);
+    let failed = |_| abi::get().map_or(16, |abi| abi.error);
     caught(work).unwrap_or_else(failed)
 }
 
@@ -35,7 +37,7 @@ mod ours {
     use super::Result;
 
     unsafe extern "C-unwind" {
-        /// Calls `work` with `data`; the exception that a panic of Rust's was in it, if one was.
+        /// Calls `work` with `data`. Returns the exception of a panic of Rust's in it, or null.
         fn libcopy_catch_panic(
             work: unsafe extern "C-unwind" fn(*mut c_void),
             data: *mut c_void,
