@@ -830,8 +830,25 @@ unsafe fn wait<const MOST: usize>(
             return inner(call.statuses);
         }
         let at = statuses_of(&call, &mut rooms);
+        let reserved = Reserved(&noted[..number]);
         let code = inner(at);
+        std::mem::forget(reserved);
         settle(&call, &noted, number, at, code)
+    }
+}
+
+/// Places that a call which waits has reserved: free again if what the program's error handler
+/// throws ends the call.
+struct Reserved<'a>(&'a [MaybeUninit<Noted>]);
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        for noted in self.0 {
+            // SAFETY: `before_wait` has written these.
+            unsafe { noted.assume_init_ref() }
+                .place
+                .store(0, Ordering::Relaxed);
+        }
     }
 }
 
@@ -1043,6 +1060,27 @@ mod tests {
             comm: 3,
             is_persistent: false,
         }
+    }
+
+    #[test]
+    fn places_are_free_again_where_a_call_unwinds() {
+        let handle = 0x7f00_8765_4320;
+        assert!(request(handle).store(false));
+        let place = place_of(handle).unwrap().0;
+        let mut requests = [handle];
+        let call = Completion {
+            count: 1,
+            requests: requests.as_mut_ptr().cast(),
+            waits: true,
+            ..Completion::new(Which::One)
+        };
+        let waited = || {
+            // SAFETY: an array of one handle; nothing is written.
+            unsafe { wait::<1>(call, |_| panic!("{}", place.load(Ordering::Relaxed))) }
+        };
+        let said: Box<String> = caught(waited).unwrap_err().downcast().unwrap();
+        assert_eq!(*said, RESERVED.to_string());
+        assert_eq!(place.load(Ordering::Relaxed), 0);
     }
 
     #[test]
