@@ -34,4 +34,4 @@ pub use planner::{Groups, PlanCounts, Planned, Planner};
 pub use plans::Plans;
 pub use signal::all_have_ended;
 pub use stage::{After, Buffer, Piece, Plan, Progress, Source, Span, Stage};
-pub use tree::{Group, MOST_MEMBERS, Member, Tree};
+pub use tree::{Group, MOST_IN_CHUNKS, MOST_MEMBERS, Member, Tree};

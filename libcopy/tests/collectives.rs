@@ -88,6 +88,7 @@ fn a_rank() {
         "transports" => transports(&mut Team::from_env().unwrap()),
         "root" => wrong_root(&mut Team::from_env().unwrap(), words.next().unwrap()),
         "chunks" => chunks(&mut Team::from_env().unwrap()),
+        "many-chunks" => many_chunks(&mut Team::from_env().unwrap()),
         "short" => short(&mut Team::from_env().unwrap()),
         "short-in-chunks" => short(&mut without_steps()),
         "ahead" => ahead(&mut Team::from_env().unwrap()),
@@ -655,6 +656,46 @@ fn chunks(team: &mut Team) {
         // Rank 0 has had long reductions go both ways.
         assert!(team.plan_counts().calls > 0);
     }
+}
+
+/// More ranks than one group has, which share processors, combine in chunks, too: those of short
+/// calls, of one chunk, and of several.
+#[test]
+fn many_ranks_that_share_processors_combine_in_chunks() {
+    expect_success(18, "many-chunks", &[]);
+}
+
+fn many_chunks(team: &mut Team) {
+    team.set_oversubscription(Oversubscription::Heavy);
+    let (me, size) = (team.rank(), team.size());
+    for (salt, len) in [28_000, 100_004, 200_004].into_iter().enumerate() {
+        let of = |rank| pattern(salt as u64, rank, len);
+        let all: Vec<Vec<u8>> = (0..size).map(of).collect();
+        let slice = |rank| plan::share(&(0..len), size, rank, 64);
+        let expected = mixed_around(&all, |rank| slice(rank).start);
+        for root in [0, size - 1] {
+            let before = team.chunks_written();
+            let mut sum = vec![0; len];
+            let send = Some(&all[me][..]);
+            let recv = (me == root).then_some(&mut sum[..]);
+            team.reduce_bytes(send, recv, root, 4, mix_words).unwrap();
+            assert!(me != root || sum == expected, "reduce of {len} bytes");
+            let reduced = team.chunks_written();
+            team.allreduce_bytes(send, &mut sum, 4, mix_words).unwrap();
+            assert!(sum == expected, "allreduce of {len} bytes");
+            if team.transport() != Some(TransportKind::Cma) {
+                assert!(before < reduced && reduced < team.chunks_written());
+            }
+        }
+    }
+    // A call that others do not make is an error, also where all wait for the last one.
+    let mut bytes = vec![0; 100_000];
+    let error = if me == size / 2 {
+        team.bcast(&mut bytes, 0).unwrap_err()
+    } else {
+        team.allreduce_bytes(None, &mut bytes, 4, add).unwrap_err()
+    };
+    assert!(matches!(error, Error::Mismatch { .. }), "{error}");
 }
 
 #[test]

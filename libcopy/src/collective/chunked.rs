@@ -24,7 +24,7 @@ use crate::memcpy;
 use crate::op::{Call, Op};
 use crate::plan::{self, MOST_MEMBERS, Planned};
 use crate::policy::Path;
-use crate::shm::contribution::{CHUNK, LARGE_CHUNK};
+use crate::shm::contribution::CHUNK;
 use crate::shm::leading::{Class, KINDS};
 use crate::team::{Decision, Team};
 use crate::transport::TransportKind;
@@ -49,6 +49,18 @@ impl Kind {
         matches!(self, Kind::Bcast | Kind::Gather | Kind::Scatter)
     }
 
+    /// Whether it goes in chunks where more ranks share processors than one group has, a rank
+    /// writes `whole` bytes, and a chunk has `large`. Others have one copy, and short reduces are
+    /// in slots.
+    fn suits_many(self, whole: usize, large: usize) -> bool {
+        let least = match self {
+            Kind::Reduction => 0,
+            Kind::Reduce => LEAST_REDUCE_OF_MANY,
+            _ => usize::MAX,
+        };
+        (least..=MOST_CHUNKS_OF_MANY * large).contains(&whole)
+    }
+
     /// Who measures it: rank 0, but where that hands out. The root of a broadcast or a scatter goes
     /// on while the others read its last chunk, and it is they who wait for the bytes.
     fn measures(self, root: usize) -> usize {
@@ -66,6 +78,15 @@ const STREAMED: usize = 16 << 10;
 /// KiB for each of eight ranks took 97 us by the kernel and 113 in chunks with 36 KiB for each, of
 /// four ranks 101 and 34 (two processors of an EPYC of Zen 4).
 const LEAST_PART: usize = 64 << 10;
+
+/// Where more ranks share processors than one group has: bytes from which on reduces go in chunks,
+/// and chunks of a call, at most. Sums of doubles took 32 and 64 ranks on two processors of an EPYC
+/// of Zen 4 (`libcopy bench coll --ops reduce,allreduce`), in ms by plans and in chunks: to a root
+/// 16 KiB 0.37 and 0.40 (64), 64 KiB 1.2 and 0.19, 4.3 and 0.85; 128 KiB 5.0 and 1.3 (64); of eight
+/// chunks 8.4 and 6 to 9; to all 8 KiB 0.19 and 0.12, 0.56 and 0.40, 64 KiB 2.0 and 0.21, 8.2 and
+/// 0.97; 128 KiB 10 and 2.6 (64); of eight chunks 8.2 and 6.4, 15 and 12; of 16 22 and 28 (64).
+const LEAST_REDUCE_OF_MANY: usize = 24 << 10;
+const MOST_CHUNKS_OF_MANY: usize = 8;
 
 /// From so many bytes of a rank on chunks are the usual way where ranks share processors. An
 /// allgather of 64 KiB took four ranks 59 us by rings and 24 in chunks
@@ -130,8 +151,9 @@ impl Way {
             Kind::Alltoall => bytes.saturating_mul(size - 1),
             _ => bytes,
         };
+        let large = team.segment().largest_chunk();
         // A chunk has a part for each other rank.
-        let fits = |bytes: usize| bytes <= LARGE_CHUNK / (size - 1).max(1);
+        let fits = |bytes: usize| bytes <= large / (size - 1).max(1);
         let most_shared = match kind {
             Kind::Alltoall if !fits(bytes) && !fits(LEAST_PART) => 0,
             Kind::Allgather => team.policy().chunked_allgather_max,
@@ -140,7 +162,9 @@ impl Way {
             Kind::Reduce => team.policy().chunked_reduce_max,
             Kind::Bcast | Kind::Gather | Kind::Scatter => 0,
         };
-        let may_be = (2..=MOST_MEMBERS).contains(&size)
+        let suits_many = shares && kind.suits_many(whole, large);
+        let may_be = size > 1
+            && (size <= MOST_MEMBERS || suits_many)
             && granule <= AT_A_TIME.min(CHUNK / size)
             && (whole as u64 <= most_shared || !shares)
             && !decision.offloads
@@ -174,7 +198,7 @@ impl Way {
                 };
                 Way {
                     is_chunked,
-                    chunk: if whole > CHUNK { LARGE_CHUNK } else { CHUNK },
+                    chunk: if whole > CHUNK { large } else { CHUNK },
                     is_streamed: false,
                     measured,
                 }
@@ -609,12 +633,15 @@ fn publish(
     // Results of the chunk before may have been written past the caches, too.
     memcpy::fence();
     team.writes.end(&through, written);
+    let mine = team.segment().chunk(me, number).label();
+    mine.publish(number, call(me).to_words());
+    let mut is_told = team.size() > MOST_MEMBERS;
+    if is_told {
+        // They sleep once, until the last one has come, and not for each other rank.
+        wake(team);
+        team.mailbox.barrier()?;
+    }
     let (team, segment) = (&*team, team.segment());
-    segment
-        .chunk(me, number)
-        .label()
-        .publish(number, call(me).to_words());
-    let mut is_told = false;
     for rank in (me + 1..team.size()).chain(0..me) {
         let theirs = segment.chunk(rank, number);
         meet(

@@ -9,6 +9,11 @@ use crate::topology::{Level, Object};
 /// 2023).
 pub const MOST_MEMBERS: usize = 16;
 
+/// Ranks that share processors and combine in chunks in shared memory, at most: all chunks of a
+/// team of more than [`MOST_MEMBERS`] have 8 MiB, and of 128 ranks these would be more than half of
+/// what the team takes without.
+pub const MOST_IN_CHUNKS: usize = 64;
+
 /// What a group consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Member {

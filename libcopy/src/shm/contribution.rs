@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::sync::{AtomicU64, Ordering, fence};
 use crate::op::{Call, UNSAID};
-use crate::plan::{MOST_OF_DESCENT, MOST_OF_STEP};
+use crate::plan::{MOST_IN_CHUNKS, MOST_MEMBERS, MOST_OF_DESCENT, MOST_OF_STEP};
 
 /// Bytes that a rank contributes, at most; [`MOST_OF_STEP`] if that is one of several steps.
 pub(crate) const MOST: usize = MOST_OF_DESCENT;
@@ -44,6 +44,16 @@ pub(crate) const CHUNK: usize = 32 << 10;
 /// turn on one: of 256 KiB an allreduce took there 113 us in chunks of 32 KiB and 55 in these with
 /// four ranks, and 301 and 102 with eight (two processors of an EPYC of Zen 4).
 pub(crate) const LARGE_CHUNK: usize = 256 << 10;
+
+/// Bytes of a chunk of each of so many ranks, at most: [`LARGE_CHUNK`] of up to [`MOST_MEMBERS`].
+/// All chunks of more have as many bytes together, as far as there are any ([`MOST_IN_CHUNKS`]).
+pub(crate) fn largest_chunk(ranks: usize) -> usize {
+    if ranks > MOST_IN_CHUNKS {
+        return 0;
+    }
+    let share = MOST_MEMBERS * LARGE_CHUNK / ranks.max(MOST_MEMBERS);
+    (share + 1).next_power_of_two() / 2
+}
 
 /// A place for a chunk, whose bytes are elsewhere.
 pub(crate) type OfChunk = Contribution<0>;

@@ -37,7 +37,7 @@ use super::barrier::Barrier;
 use super::board::{Board, RANK_WORDS, REQUESTS};
 use super::claims::Claims;
 use super::contribution::{
-    self, Begun, LARGE_CHUNK, Label, OfChunk, OfStep, PLACES, SHORT_PLACES, Short, Turn, Whole,
+    self, Begun, Label, OfChunk, OfStep, PLACES, SHORT_PLACES, Short, Turn, Whole,
 };
 use super::doorbell::Doorbell;
 use super::leading::Choices;
@@ -49,7 +49,7 @@ use super::turns::Turns;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::mapping::{self, SharedMapping};
-use crate::plan::{MOST_MEMBERS, MOST_STEPS};
+use crate::plan::MOST_STEPS;
 use crate::policy::POLICY_WORDS;
 use crate::process::Home;
 use crate::team::key::TeamKey;
@@ -203,8 +203,9 @@ struct Plan {
     blocks: usize,
     /// Where the ranks' own parts begin; everything before has memory from the beginning.
     own: usize,
-    /// Where the chunks begin, if there may be any.
+    /// Where the chunks begin, and the bytes of each, at most; 0 where there are none.
     chunks: usize,
+    chunk: usize,
     /// Where the rings to all begin, and the bytes in front of one.
     casts: usize,
     cast_lines: usize,
@@ -225,9 +226,8 @@ impl Plan {
         place(size_of::<Preamble>());
         let blocks = place(size * size_of::<RankBlock>());
         let own = place(size * OWN);
-        // Ranks in several groups have none.
-        let with_chunks = if size > MOST_MEMBERS { 0 } else { size };
-        let chunks = place(with_chunks * PLACES * LARGE_CHUNK);
+        let chunk = contribution::largest_chunk(size);
+        let chunks = place(size * PLACES * chunk);
         let lines = size_of::<Head>() + size * size_of::<Counter>();
         let cast_lines = lines.next_multiple_of(4096);
         let casts = place(size * (cast_lines + bcast_ring).next_multiple_of(4096));
@@ -244,6 +244,7 @@ impl Plan {
             blocks,
             own,
             chunks,
+            chunk,
             casts,
             cast_lines,
             firsts,
@@ -259,8 +260,8 @@ impl Plan {
 
     /// Where a rank's chunks begin.
     fn chunks(&self, rank: usize) -> usize {
-        assert!(rank < self.size && self.size <= MOST_MEMBERS);
-        self.chunks + rank * PLACES * LARGE_CHUNK
+        assert!(rank < self.size && self.chunk > 0);
+        self.chunks + rank * PLACES * self.chunk
     }
 
     /// Where the ring from one rank to all begins, with its lines.
@@ -753,15 +754,20 @@ impl Segment {
         Ok(())
     }
 
-    /// Gives each of our chunks memory for so many bytes, [`LARGE_CHUNK`] at most. A team of more
-    /// than [`MOST_MEMBERS`] ranks has none.
+    /// Bytes that a chunk may have; 0 in a team of so many ranks that there are no chunks.
+    pub(crate) fn largest_chunk(&self) -> usize {
+        self.plan.chunk
+    }
+
+    /// Gives each of our chunks memory for so many bytes, [`largest_chunk`](Self::largest_chunk)
+    /// at most.
     ///
     /// # Errors
     ///
     /// [`Error::System`] if there is no room.
     pub(crate) fn open_chunks(&self, bytes: usize) -> Result<()> {
         let first = self.plan.chunks(self.rank);
-        (0..PLACES).try_for_each(|place| self.reserve(first + place * LARGE_CHUNK, bytes))
+        (0..PLACES).try_for_each(|place| self.reserve(first + place * self.plan.chunk, bytes))
     }
 
     fn reserve(&self, at: usize, bytes: usize) -> Result<()> {
@@ -834,7 +840,7 @@ impl Segment {
     /// change them. Only its owner may use them before it has said that they are there.
     #[inline]
     pub(crate) fn chunk_bytes(&self, rank: usize, number: u64) -> *mut u8 {
-        let at = self.plan.chunks(rank) + contribution::place(number) * LARGE_CHUNK;
+        let at = self.plan.chunks(rank) + contribution::place(number) * self.plan.chunk;
         // SAFETY: the chunk is inside the mapping.
         unsafe { self.mapping.base().add(at) }
     }
@@ -1096,8 +1102,8 @@ mod tests {
             assert!(plan.blocks + size * size_of::<RankBlock>() <= plan.own);
             let mut end = plan.own(size);
             assert!(end <= plan.chunks);
-            if size <= MOST_MEMBERS {
-                end = plan.chunks(size - 1) + PLACES * LARGE_CHUNK;
+            if plan.chunk > 0 {
+                end = plan.chunks(size - 1) + PLACES * plan.chunk;
             }
             for from in 0..size {
                 assert!(end <= plan.cast(from));

@@ -317,7 +317,7 @@ pub const TABLE: &[Layers] = &[
             < library/pmpi/functions
             < library/attributes library/neighbourhood library/predefined library/world_model
             < library/async_guard
-            < library/pmpi
+            < library/pmpi library/threads
             < library/profile
             < library/progress
             < library/errors

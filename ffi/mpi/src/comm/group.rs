@@ -86,27 +86,6 @@ impl Group {
 /// made no call since.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The ranks in `MPI_COMM_WORLD` of a communicator's processes, `MPI_UNDEFINED` for those of other
-/// worlds; `None` if the library does not say.
-pub fn world_ranks(abi: &Abi, comm: Word, size: usize) -> Option<Vec<c_int>> {
-    let length = c_int::try_from(size).ok()?;
-    let (mut group, mut world) = (0, 0);
-    let own: Vec<c_int> = (0..length).collect();
-    let mut ranks = vec![-1; size];
-    // SAFETY: a communicator; arrays of its size; words have room for either kind of handle.
-    let answers = unsafe {
-        let answers = [
-            pmpi::comm_group(comm, &mut group),
-            pmpi::comm_group(abi.world, &mut world),
-            pmpi::group_translate_ranks(group, length, own.as_ptr(), world, ranks.as_mut_ptr()),
-        ];
-        pmpi::group_free(&mut group);
-        pmpi::group_free(&mut world);
-        answers
-    };
-    (answers == [0; 3]).then_some(ranks)
-}
-
 /// Joins a team. Its collectives return early only where no leader passes what they bring to other
 /// nodes.
 fn join(key: &TeamKey, rank: usize, size: usize, alone: bool) -> libcopy::Result<Team> {

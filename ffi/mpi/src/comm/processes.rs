@@ -13,7 +13,6 @@ use libcopy::p2p::segment::{Slot, UNCOUNTED, state};
 use crate::bootstrap;
 use crate::decide::prior::Choice;
 use crate::library::abi::Abi;
-use crate::library::pmpi;
 use crate::library::status::Status;
 
 /// The processes of this job on this machine.
@@ -104,24 +103,5 @@ impl World {
         let is_same = slot.sequence(Ordering::Relaxed) == sequence
             && slot.state(Ordering::Relaxed) == state::POSTED;
         (is_ours && is_same).then_some(total)
-    }
-}
-
-/// Whether other threads may call at the same time, and so receive what this one has found.
-#[inline(always)]
-pub fn has_threads(world: &World) -> bool {
-    #[unsafe(link_section = "libcopy_hot_words")]
-    static THREADS: OnceLock<bool> = OnceLock::new();
-    #[cold]
-    #[inline(never)]
-    fn ask(abi: &Abi) -> bool {
-        let mut provided = abi.thread_multiple;
-        // SAFETY: a writable output.
-        unsafe { pmpi::query_thread(&mut provided) };
-        provided >= abi.thread_multiple
-    }
-    match THREADS.get() {
-        Some(has_threads) => *has_threads,
-        None => *THREADS.get_or_init(|| ask(world.abi)),
     }
 }

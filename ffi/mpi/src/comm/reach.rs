@@ -5,10 +5,10 @@
 use std::ffi::c_int;
 
 use crate::comm::communicator::Comm;
-use crate::comm::group;
 use crate::comm::peers::{NOBODY, Peers};
 use crate::comm::processes::World;
 use crate::library::abi::Word;
+use crate::library::neighbourhood::world_ranks;
 
 impl World {
     /// The peers of a communicator; an intercommunicator has none.
@@ -22,7 +22,7 @@ impl World {
     }
 
     fn translate(&self, comm: Word, size: usize) -> Peers {
-        let Some(ranks) = group::world_ranks(self.abi, comm, size) else {
+        let Some(ranks) = world_ranks(self.abi, comm, size) else {
             return Peers::Unknown;
         };
         let number = |rank: &c_int| {

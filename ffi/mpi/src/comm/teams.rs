@@ -16,7 +16,7 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use libcopy::TeamKey;
@@ -26,11 +26,12 @@ use libcopy::topology::Topology;
 
 use crate::bootstrap;
 use crate::bootstrap::own_collectives::{Plain, bcast};
-use crate::comm::group::{Group, world_ranks};
+use crate::comm::group::Group;
 use crate::decide::environment::{is_governed, least};
 use crate::library::abi::{Abi, Word};
-use crate::library::pmpi;
+use crate::library::neighbourhood::world_ranks;
 use crate::library::stats::Outcome;
+use crate::library::threads;
 
 /// Teams that the leader of a list keeps although no communicator uses them.
 const IDLE: usize = 4;
@@ -185,17 +186,6 @@ const MAKE: u64 = 1;
 /// The team `id` is used.
 const SHARE: u64 = 2;
 
-/// Whether several threads may call MPI at the same time.
-fn has_many_threads(abi: &Abi) -> bool {
-    static MANY: OnceLock<bool> = OnceLock::new();
-    *MANY.get_or_init(|| {
-        let mut provided = abi.thread_multiple;
-        // SAFETY: a writable output.
-        unsafe { pmpi::query_thread(&mut provided) };
-        provided >= abi.thread_multiple
-    })
-}
-
 /// The ranks in `MPI_COMM_WORLD` of a communicator's processes, in their order; `None` if there are
 /// others. Local; all ranks of the communicator find the same.
 fn members(abi: &Abi, comm: Word, size: usize) -> Option<Vec<c_int>> {
@@ -223,7 +213,7 @@ fn sweep() {
 
 /// What the leader says to `list`.
 fn decide(abi: &Abi, list: &[c_int], demand: Demand) -> Offer {
-    let many_threads = has_many_threads(abi);
+    let many_threads = threads::are_several(abi);
     let mut teams = teams();
     let Teams { kept, asked } = &mut *teams;
     let same = |kept: &Kept| kept.led && kept.list == list;

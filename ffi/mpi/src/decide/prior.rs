@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use libcopy::collective::Op;
 use libcopy::p2p::header::wire_size;
-use libcopy::plan::MOST_MEMBERS;
+use libcopy::plan::{MOST_IN_CHUNKS, MOST_MEMBERS};
 use libcopy::policy::Oversubscription;
 
 use crate::bootstrap;
@@ -69,6 +69,8 @@ fn faster(library: MpiImplementation, function: Function) -> [Range; 3] {
         (Op::Scatter, Mpich) => [from(64 * KIB), from(512 * KIB), from(512 * KIB)],
         // Those of few ranks go in large chunks where ranks share processors.
         (Op::Allgather, _) => [from(64 * KIB); 3],
+        // Of 32 and 64 ranks on two processors 64 KiB took 0.55 and 1.6 ms, plain 1.9 and 4.8,
+        // 1 MiB 8.9 and 26, plain 11 and 29.
         (Op::Allreduce, _) => [from(64 * KIB), from(32 * KIB), from(32 * KIB)],
         // MPICH polls, which hurts it wherever ranks share a processor.
         (Op::Alltoall | Op::Reduce, Mpich) | (Op::Bcast, _) => [from(64 * KIB); 3],
@@ -86,10 +88,8 @@ fn faster(library: MpiImplementation, function: Function) -> [Range; 3] {
     }
 }
 
-/// The same of more ranks than a team without groups has, where that is less: they do not go in
-/// chunks ([`libcopy::plan::MOST_MEMBERS`]). Of 32 ranks on two processors an allreduce of 64 KiB
-/// took 1.8 times as long as Open MPI's, of 256 KiB 1.3 times, of 1 MiB 0.93; of four, eight and 16
-/// all gain (0.28 to 0.78 of its time).
+/// The same of more ranks than a team without groups has, where that is less: but for reductions,
+/// they do not go in chunks ([`libcopy::plan::MOST_MEMBERS`]).
 fn faster_of_many(library: MpiImplementation, function: Function) -> Option<[Range; 3]> {
     use MpiImplementation::{Mpich, OpenMpi};
     match (function, library) {
@@ -107,11 +107,9 @@ fn faster_of_many(library: MpiImplementation, function: Function) -> Option<[Ran
         (Function::Alltoall | Function::Alltoallv | Function::Alltoallw, OpenMpi) => {
             Some([from(64 * KIB), NEVER, NEVER])
         }
-        // One rank combines what all have: 64 KiB took 32 and 64 ranks 1.4 and 6.5 ms, plain 0.25
-        // and 0.94.
+        // All wait for all, whose leaves run ahead: 64 KiB took 32 and 64 ranks 0.42 and 1.1 ms,
+        // plain 0.32 and 0.67.
         (Function::Reduce, OpenMpi) => Some([NEVER, from(MIB), NEVER]),
-        (Function::Allreduce, OpenMpi) => Some([from(64 * KIB), from(MIB), from(2 * MIB)]),
-        (Function::Allreduce, Mpich) => Some([from(64 * KIB); 3]),
         _ => None,
     }
 }
@@ -192,6 +190,16 @@ fn most_together(library: MpiImplementation, function: Function) -> u64 {
         (Function::Scatter, MpiImplementation::OpenMpi) => 256 * KIB,
         (Function::Alltoall, MpiImplementation::OpenMpi) => MIB,
         _ => u64::MAX,
+    }
+}
+
+/// Ranks that share processors and gain by a call of so many bytes, at most. An allreduce that goes
+/// neither through slots nor in chunks took 64 ranks on two processors 8.2 ms where plain took 4.8.
+fn most_ranks(library: MpiImplementation, function: Function, bytes: u64) -> usize {
+    let is_between = (32 * KIB + 1..2 * MIB).contains(&bytes);
+    match (function, library) {
+        (Function::Allreduce, MpiImplementation::OpenMpi) if is_between => MOST_IN_CHUNKS,
+        _ => usize::MAX,
     }
 }
 
@@ -300,6 +308,8 @@ pub struct Prior {
     pub bytes: u64,
     /// [`most_together`]
     most_together: u64,
+    /// [`most_ranks`]
+    most_ranks: usize,
     is_long: bool,
     /// Whether it may be faster since it is short.
     is_short: bool,
@@ -341,6 +351,10 @@ impl Prior {
                 None if bytes < 64 * KIB => most_together(library, function),
                 _ => u64::MAX,
             },
+            most_ranks: match environment::least() {
+                None => most_ranks(library, function, bytes),
+                Some(_) => usize::MAX,
+            },
             is_long: ranges.iter().any(|range| bytes >= range.0),
             is_short: short.iter().copied().any(contains),
             suits_pairs: bytes >= LEAST_OF_PAIRS
@@ -358,6 +372,9 @@ impl Prior {
         let mut faster = self.faster_of_many;
         let all = self.bytes.saturating_mul(ranks as u64);
         faster[Oversubscription::Heavy as usize] &= all <= self.most_together;
+        if ranks > self.most_ranks {
+            faster = [faster[0], false, false];
+        }
         Prior { faster, ..self }
     }
 

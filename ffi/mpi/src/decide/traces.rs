@@ -61,10 +61,13 @@ fn collectives(text: &mut String) {
                 });
                 format!("{blocking}, fixed{fixed}, nonblocking{nonblocking}, fixed{both}")
             };
-            let (few, many) = (line(4), line(64));
+            let [few, many, most] = [4, 64, 128].map(line);
             let _ = writeln!(text, "{library:?} {op} {under:?}:{few}");
             if few != many {
                 let _ = writeln!(text, "{library:?} {op} {under:?}, many ranks:{many}");
+            }
+            if many != most {
+                let _ = writeln!(text, "{library:?} {op} {under:?}, 128 ranks:{most}");
             }
         }
         let least = functions.map(|function| {

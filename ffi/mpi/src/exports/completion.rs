@@ -29,12 +29,14 @@ use crate::messages::{requests, short_receives};
 /// Each of the others may do what the function has to, and returns its code then: `device`, if
 /// there are requests with buffers in device memory; `short`, with the function as it is without
 /// it, if a short receive is among the requests; `at_once`, where nothing but messages is under
-/// way; `first`, where nonblocking collectives are; and `try`. `profile` notes the call that it is
-/// given, where the profiler is on.
+/// way; `first`, where nonblocking collectives are; and `try`. `by_library_first` does what all of
+/// these but `device` have to, on its condition. `profile` notes the call that it is given, where
+/// the profiler is on.
 macro_rules! function {
     ($name:ident($($argument:ident: $kind:ty),*) => $pass:path,
         profile: |$call:ident| $profile:expr,
         $(roles: $roles:expr,)?
+        $(by_library_first($may:expr): $by_library:expr,)?
         device: $device:expr,
         $(short($is_noted:expr): |$forwarded:ident| $short:expr,)?
         $(at_once: $at_once:expr,)?
@@ -120,6 +122,9 @@ macro_rules! function {
                     }
                     function!(@ask roles, $pass, ($($argument),*),
                         $($roles.without(Role::Timed).without(Role::Device))?);
+                    $(if $may {
+                        return $by_library;
+                    })?
                     function!(@short roles, ($($argument),*), $($forwarded)?);
                     known($($argument),*)
                 }
@@ -130,6 +135,9 @@ macro_rules! function {
                 if roles.have(Role::Timed) || roles.have(Role::Device) {
                     return unusual($($argument),*);
                 }
+                $(if $may {
+                    return $by_library;
+                })?
                 function!(@short roles, ($($argument),*), $($forwarded)?);
                 known($($argument),*)
             }
@@ -179,7 +187,8 @@ macro_rules! function {
 /// which others may be needed.
 macro_rules! completing {
     ($($name:ident($($argument:ident: $kind:ty),*; $status:ident) => $pass:path,
-        $which:ident $waits:literal { $($field:ident: $value:expr),* };)*) => { $(
+        $which:ident $waits:literal { $($field:ident: $value:expr),* }
+        $(by_library_first($may:expr): $by_library:expr)?;)*) => { $(
         function! {
             $name($($argument: $kind,)* $status: *mut c_void) => $pass,
             profile: |call| profile::completion(
@@ -188,6 +197,7 @@ macro_rules! completing {
                 call,
             ),
             roles: Roles::COMPLETED,
+            $(by_library_first($may): $by_library,)?
             device: gpu::complete(
                 &completing!(@call $which $waits $status $($field: $value),*),
                 move |$status| $name($($argument,)* $status),
@@ -222,7 +232,9 @@ macro_rules! completing {
 completing! {
     MPI_Wait(request: *mut c_void; status) => forward::wait, One true { requests: request };
     MPI_Test(request: *mut c_void, flag: *mut c_int; status) => forward::test,
-        One false { requests: request, flag: flag };
+        One false { requests: request, flag: flag }
+        by_library_first(short_receives::asks_library_first(request, flag)):
+            short_receives::test(request, flag, status);
     MPI_Waitall(count: c_int, requests: *mut c_void; statuses) => forward::waitall,
         All true { count: count, requests: requests };
     MPI_Testall(count: c_int, requests: *mut c_void, flag: *mut c_int; statuses) => forward::testall,

@@ -12,6 +12,7 @@ use crate::gpu::{delayed, upcalls};
 use crate::library::abi::{Word, function, profiling_name};
 use crate::library::async_guard::{forwarded, word};
 use crate::library::relocations::{first_used, names};
+use crate::library::threads;
 use crate::library::{abi, pmpi};
 
 /// Functions that wait for other ranks and that we do not stand in front of.
@@ -40,11 +41,8 @@ pub fn is_possible() -> bool {
         let Some(abi) = active() else {
             return false;
         };
-        let mut provided = abi.thread_multiple;
-        // SAFETY: MPI has been initialized, since a message is sent; a writable output.
-        unsafe { pmpi::query_thread(&mut provided) };
         // A thread that waits in the library does not start what another one has sent.
-        provided < abi.thread_multiple && !are_used()
+        !threads::are_several(abi) && !are_used()
     })
 }
 

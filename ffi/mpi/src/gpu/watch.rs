@@ -21,7 +21,7 @@ use libcopy_gpu::Driver;
 use crate::decide::active::active;
 use crate::library::abi::complain;
 use crate::library::loaded::{base_name, each_file};
-use crate::library::{pmpi, world_model};
+use crate::library::{threads, world_model};
 
 use crate::gpu::upcalls;
 
@@ -210,13 +210,8 @@ impl Held {
 
 /// Whether other threads may be in a call of MPI's now.
 fn may_be_read_by_others() -> bool {
-    let Some(abi) = active().filter(|_| world_model::is_active()) else {
-        return true;
-    };
-    let mut provided = abi.thread_multiple;
-    // SAFETY: MPI has been initialized; a writable output.
-    unsafe { pmpi::query_thread(&mut provided) };
-    provided >= abi.thread_multiple
+    let abi = active().filter(|_| world_model::is_active());
+    abi.is_none_or(threads::are_several)
 }
 
 /// Whether there is a driver that can be used.

@@ -24,6 +24,7 @@ pub mod relocations;
 pub mod requests;
 pub mod stats;
 pub mod status;
+pub mod threads;
 pub mod times;
 pub mod tools;
 pub mod unusual;

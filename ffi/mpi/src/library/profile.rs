@@ -27,7 +27,7 @@ use crate::library::attributes::{COMMUNICATORS, Cache, DATATYPES, Functions, Kep
 use crate::library::buffers::{Buffer, BufferV, BufferW, Reduction};
 use crate::library::count::Count;
 use crate::library::forked;
-use crate::library::neighbourhood::{Members, Neighbours};
+use crate::library::neighbourhood::{Members, Neighbours, world_ranks};
 use crate::library::pmpi;
 use crate::library::requests::{Completion, Spread, Which};
 
@@ -576,23 +576,9 @@ fn ranks_of(abi: &Abi, comm: Word) -> Option<Ranks> {
         size,
         remote,
     } = Members::of(comm)?;
-    let places: Vec<c_int> = (0..size).collect();
-    let mut world = vec![-1; places.len()];
-    let (mut all, mut own) = (0, 0);
-    // SAFETY: communicators that are there, and writable words, which have room for either kind of
-    // handle; as many places as said.
-    let answers = unsafe {
-        let answers = [
-            pmpi::comm_group(abi.world, &mut all),
-            pmpi::comm_group(comm, &mut own),
-            pmpi::group_translate_ranks(own, size, places.as_ptr(), all, world.as_mut_ptr()),
-        ];
-        pmpi::group_free(&mut own);
-        pmpi::group_free(&mut all);
-        answers
-    };
+    let world = world_ranks(abi, comm, usize::try_from(size).ok()?).unwrap_or_default();
     let ranks: Option<Vec<u32>> = world.iter().map(|rank| u32::try_from(*rank).ok()).collect();
-    let ranks = ranks.filter(|_| answers == [0; 3]).unwrap_or_default();
+    let ranks = ranks.unwrap_or_default();
     Some(Ranks {
         group: Group {
             key: key_of((is_inter, size, remote), &ranks),

@@ -38,11 +38,15 @@ pub enum Role {
     Kept = 64,
     /// No request's: the time in functions is taken ([`crate::library::times`]).
     Timed = 128,
+    /// A message of ours that is no plain receive.
+    OtherMessage = 256,
+    /// No request's: threads may call at the same time, or the library has not been asked yet.
+    Threads = 512,
 }
 
 /// The roles that any request has.
 #[unsafe(link_section = "libcopy_hot_words")]
-static ROLES: AtomicU32 = AtomicU32::new(0);
+static ROLES: AtomicU32 = AtomicU32::new(Role::Threads as u32);
 
 /// Which roles any request has at the moment, of some.
 #[derive(Clone, Copy)]
@@ -68,6 +72,9 @@ impl Roles {
     pub const FORGOTTEN: Roles = Roles(Role::PersistentCollective as u32 | Role::Persistent as u32);
     /// Of [`Roles::COMPLETED`], what gets on meanwhile.
     pub const UNDER_WAY: Roles = Roles(Role::Message as u32 | Role::Collective as u32);
+    /// What has a function that asks about a request look at what is known of it before the library
+    /// does: with other roles it may be the other way round.
+    pub const LOOKED_AT_FIRST: Roles = Roles(Role::Collective as u32 | Role::Threads as u32);
     /// What concerns a function that starts or cancels requests.
     pub const STARTED: Roles = Roles(
         Role::Message as u32
@@ -85,6 +92,11 @@ impl Roles {
     #[inline(always)]
     pub fn are_none(self) -> bool {
         self.0 == 0
+    }
+
+    #[inline(always)]
+    pub fn have_any(self) -> bool {
+        self.0 != 0
     }
 
     /// These without one.
@@ -117,7 +129,7 @@ impl Role {
 
 /// Has no request have a role, in a forked child: those of its parent are not its own.
 pub fn forget_all() {
-    ROLES.store(0, Ordering::Relaxed);
+    ROLES.fetch_and(Role::Threads as u32, Ordering::Relaxed);
 }
 
 /// Spreads handles, which are addresses or small numbers.

@@ -13,9 +13,10 @@ use std::sync::Mutex;
 
 use libcopy::lock::lock;
 
-use crate::comm::processes::{World, has_threads};
+use crate::comm::processes::World;
 use crate::library::abi::{Abi, Word};
 use crate::library::pmpi;
+use crate::library::threads;
 
 /// Where errors of a request go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +31,7 @@ impl ErrorHandlers {
     /// Those of a receive on a communicator, which exists; what matters with several threads only.
     pub fn of(world: &World, comm: Word) -> ErrorHandlers {
         let abi = world.abi;
-        if abi.is_open_mpi() || !has_threads(world) {
+        if abi.is_open_mpi() || !threads::are_several(world.abi) {
             return ErrorHandlers::Other;
         }
         // Where the handler ends the program, it does not matter which call it ends; a function of
@@ -78,7 +79,7 @@ pub fn quietly(world: &World, handlers: ErrorHandlers, work: impl FnOnce() -> c_
     /// Threads that exchange it do so one after the other.
     static EXCHANGED: Mutex<()> = Mutex::new(());
     let abi = world.abi;
-    let has_threads = has_threads(world);
+    let has_threads = threads::are_several(world.abi);
     if abi.is_open_mpi() || has_threads && handlers == ErrorHandlers::Alike {
         return work();
     }

@@ -12,9 +12,9 @@ use libcopy::p2p::header;
 
 use crate::comm::communicator;
 use crate::comm::processes::World;
-pub use crate::comm::processes::has_threads;
 use crate::library::abi::Word;
 use crate::library::status::Status;
+use crate::library::threads;
 use crate::messages::remote;
 use libcopy::lock::lock;
 
@@ -41,7 +41,7 @@ impl Gone {
 pub fn correct(world: &World, comm: Word, status: Status) -> Option<Gone> {
     // Open MPI 4.1 looks into a short message after another thread may have received it, and says
     // -14 bytes.
-    if status.bytes() > i64::MAX as u64 && has_threads(world) {
+    if status.bytes() > i64::MAX as u64 && threads::are_several(world.abi) {
         return Some(Gone::UNKNOWN);
     }
     let number = header::slot_of(status.bytes())?;
@@ -63,7 +63,7 @@ pub fn correct(world: &World, comm: Word, status: Status) -> Option<Gone> {
             status.set_bytes(total);
             None
         }
-        None if has_threads(world) => {
+        None if threads::are_several(world.abi) => {
             let sequence = slot.sequence(Ordering::Acquire);
             Some(Gone(sender, number, sequence))
         }

@@ -12,12 +12,13 @@ use libcopy::p2p::{Pause, View};
 use libcopy::scratch::zeros;
 
 use crate::comm::communicator::{self, Comm};
-use crate::comm::processes::{World, has_threads, world};
+use crate::comm::processes::{World, world};
 use crate::decide::environment;
 use crate::library::abi::{Abi, Word};
 use crate::library::count::Large;
 use crate::library::errors::{no_room, raise};
 use crate::library::status::{Room, Status};
+use crate::library::threads;
 use crate::library::{pmpi, progress};
 use crate::messages::arguments::{Address, Elements, Mode};
 use crate::messages::handle::Handle;
@@ -85,7 +86,9 @@ pub fn start(abi: &'static Abi) {
     }
     JOINT.store(true, Relaxed);
     // Where several threads call, nobody could say in which order messages were sent.
-    if let Some(world) = world().filter(|world| !has_threads(world) && !lengths::is_off()) {
+    if let Some(world) =
+        world().filter(|world| !threads::are_several(world.abi) && !lengths::is_off())
+    {
         // Before a header may come, and before the first message of the program's own that has its
         // length.
         lengths::reserve(world, rdma::SLOT);

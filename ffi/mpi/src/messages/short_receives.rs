@@ -13,24 +13,27 @@
 //! remembered as longer ones are.
 
 use crate::library::panics::caught;
+use crate::library::threads;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use libcopy::p2p::header;
+use libcopy::p2p::{self, header};
 
 use crate::comm::communicator;
 use crate::comm::processes::{World, world};
 use crate::decide::threshold;
 use crate::library::abi::Word;
-use crate::library::requests::{Completion, Role, Which};
+use crate::library::pmpi;
+use crate::library::requests::{Completion, Role, Roles, Which};
 use crate::library::status::{Room, Status, is_ignored};
+use crate::library::unusual;
 use crate::messages::arguments::Elements;
 use crate::messages::handle::Handle;
 use crate::messages::incoming::{Arrival, When, raise};
 use crate::messages::requests::Work;
-use crate::messages::{probes, requests, truncation};
+use crate::messages::{requests, truncation};
 use crate::types::datatype;
 
 /// What is known of a request that is noted: the words of [`Found::words`].
@@ -206,7 +209,7 @@ fn is_simple(call: &Completion) -> bool {
         && !call.requests.is_null()
         && has_results
         // One of another thread may get it at once.
-        && world().is_some_and(|world| !probes::has_threads(world))
+        && world().is_some_and(|world| !threads::are_several(world.abi))
 }
 
 /// Whether a request is noted.
@@ -256,7 +259,7 @@ pub fn note(
         comm,
         is_persistent,
     };
-    if !found.store(probes::has_threads(world)) {
+    if !found.store(threads::are_several(world.abi)) {
         found.remember(world, request);
     }
     if !is_in_use() {
@@ -382,7 +385,7 @@ impl Found {
     #[inline(never)]
     fn note_again(self, requests: *const c_void) {
         let world = world();
-        let has_threads = world.is_some_and(probes::has_threads);
+        let has_threads = world.is_some_and(|world| threads::are_several(world.abi));
         if let (false, Some(world)) = (self.store(has_threads), world) {
             let size = world.abi.handle_size();
             self.remember(world, requests.wrapping_byte_add(self.index * size));
@@ -652,7 +655,6 @@ pub unsafe fn complete(
         if is_simple(&call()) {
             return match (call().which, call().waits) {
                 (Which::One, true) => wait::<1>(call(), inner),
-                (Which::One, false) => poll_one(call, inner),
                 (_, true) => wait::<FEW>(call(), inner),
                 (_, false) => poll(call(), inner),
             };
@@ -711,23 +713,69 @@ unsafe fn poll(call: Completion, inner: impl FnOnce(*mut c_void) -> c_int) -> c_
     }
 }
 
-/// The same of one request.
-#[inline(always)]
-unsafe fn poll_one(
-    call: impl Fn() -> Completion,
-    inner: impl FnOnce(*mut c_void) -> c_int,
-) -> c_int {
+/// `MPI_Test` where the library may be asked first ([`asks_library_first`]): without another
+/// function between the program's call and the library's, since programs call it again and again
+/// while they wait, and the library gives up the processor in it; coming back, each return is
+/// predicted wrong.
+///
+/// # Safety
+///
+/// As the MPI standard says.
+#[inline(never)]
+pub unsafe fn test(request: *mut c_void, flag: *mut c_int, status: *mut c_void) -> c_int {
     let mut room = Room::new();
+    let at = room.instead_of(status);
     // SAFETY: the caller's promise.
     unsafe {
-        let handle = handle_at(call().requests, 0);
-        let at = room.instead_of(call().statuses);
-        let code = inner(at);
-        if code == 0 && *call().flag == 0 {
+        let handle = handle_at(request, 0);
+        // What is refused is not complete.
+        *flag = 0;
+        let code = pmpi::test(request, flag, at);
+        if code == 0 && *flag == 0 {
             return 0;
         }
-        polled(&call(), &[MaybeUninit::new(handle)], at, code)
+        let call = Completion {
+            requests: request,
+            flag,
+            statuses: status,
+            ..Completion::new(Which::One)
+        };
+        tested(&call, handle, at, code)
     }
+}
+
+/// After a call that has completed its one request, which had this handle, or failed.
+#[inline(never)]
+unsafe fn tested(call: &Completion, handle: usize, at: *mut c_void, code: c_int) -> c_int {
+    let mut code = code;
+    // SAFETY: the caller's promise.
+    unsafe {
+        if let Some(world) = world().filter(|_| requests::any() && call.found()) {
+            code = requests::concluded(world, handle, at, code);
+        }
+        if is_in_use() {
+            code = polled(call, &[MaybeUninit::new(handle)], at, code);
+        }
+    }
+    code
+}
+
+/// Whether `MPI_Test` may ask the library about a request before anything else is looked at: what
+/// we know of it is a receive at most, and nothing of ours has to get on meanwhile.
+///
+/// # Safety
+///
+/// As for [`test`].
+#[inline(always)]
+pub unsafe fn asks_library_first(request: *const c_void, flag: *const c_int) -> bool {
+    if Roles::LOOKED_AT_FIRST.now().have_any() || unusual::has_orphans() || !p2p::is_quiet() {
+        return false;
+    }
+    if request.is_null() || flag.is_null() {
+        return false;
+    }
+    // SAFETY: the caller's promise.
+    !Role::OtherMessage.exists() || !requests::may_be_other(unsafe { handle_at(request, 0) })
 }
 
 /// Copies the handles of a call, and returns where its statuses go.
@@ -1029,7 +1077,7 @@ unsafe fn remember_all(world: &World, count: c_int, requests: *const c_void) {
         if let Some(found) = unsafe { Found::take(requests, index) } {
             let size = world.abi.handle_size();
             let request = requests.wrapping_byte_add(index * size);
-            if !found.is_persistent || !found.store(probes::has_threads(world)) {
+            if !found.is_persistent || !found.store(threads::are_several(world.abi)) {
                 found.remember(world, request);
             }
         }

@@ -28,6 +28,7 @@ use crate::decide::prior::Choice;
 use crate::decide::{active, environment};
 use crate::library::abi::{Abi, complain};
 use crate::library::stats::Wanted;
+use crate::library::threads;
 use crate::library::tools::Feature;
 use crate::library::{
     abi, forked, pmpi, profile, progress, stats, times, tools, unusual, world_model,
@@ -157,10 +158,7 @@ fn start_once() {
 /// `MPI_Request_get_status` makes progress without the lock that its other functions take: 4.0 does
 /// (UCX ends the program: `worker->inprogress++ == 0`), 5.0 does not.
 fn has_unsafe_threads(abi: &Abi) -> bool {
-    let mut provided = abi.thread_multiple;
-    // SAFETY: a writable output.
-    unsafe { pmpi::query_thread(&mut provided) };
-    !abi.is_open_mpi() && provided >= abi.thread_multiple && !pmpi::is_mpi_5()
+    !abi.is_open_mpi() && threads::are_several(abi) && !pmpi::is_mpi_5()
 }
 
 /// Has the ranks agree, and makes what messages need.

@@ -3,13 +3,14 @@
 //! Completing requests of an array, some of which we know.
 
 use crate::library::panics::caught;
+use crate::library::threads;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use libcopy::lock::lock;
 use libcopy::p2p;
 
-use crate::comm::processes::{World, has_threads};
+use crate::comm::processes::World;
 use crate::library::abi::{UNDEFINED, Word};
 use crate::library::pmpi;
 use crate::library::status::{Room, Status, is_ignored};
@@ -25,7 +26,7 @@ use crate::messages::requests::table::{TABLE, Unfetched, any, find, forget, inse
 ///
 /// The library has written the status.
 #[inline(never)]
-pub(super) unsafe fn concluded(
+pub(in crate::messages) unsafe fn concluded(
     world: &World,
     handle: Word,
     status: *mut c_void,
@@ -370,7 +371,7 @@ impl Owner {
     /// the error handler of `MPI_COMM_WORLD` from other threads.
     pub fn may_wait(self, world: &World) -> bool {
         match self {
-            Owner::Us(comm) if has_threads(world) && !world.abi.is_open_mpi() => {
+            Owner::Us(comm) if threads::are_several(world.abi) && !world.abi.is_open_mpi() => {
                 ErrorHandlers::of(world, comm) == ErrorHandlers::Alike
             }
             _ => true,

@@ -47,19 +47,14 @@ pub unsafe fn complete(world: &World, call: &Completion) -> Option<c_int> {
     }
 }
 
-/// The functions that do not wait, where the library may be asked first: without another function
-/// between the program's call and the library's, since programs call these again and again while
-/// they wait, and the library gives up the processor in them; coming back, each return is predicted
-/// wrong. Nothing here panics.
+/// `MPI_Testany` where the library may be asked first, as in
+/// [`short_receives::test`](crate::messages::short_receives::test). Nothing here panics.
 #[inline(always)]
 pub unsafe fn complete_at_once(call: &Completion) -> Option<c_int> {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match (call.which, call.waits) {
-            (Which::One, false) => test_at_once(call.requests, call.flag, call.statuses),
-            (Which::Any, false) => testany_at_once(call),
-            _ => None,
-        }
+    match (call.which, call.waits) {
+        // SAFETY: the caller's promise.
+        (Which::Any, false) => unsafe { testany_at_once(call) },
+        _ => None,
     }
 }
 
@@ -160,28 +155,6 @@ unsafe fn one_at_once(
                 concluded(world, handle, at, code)
             }
         }
-    }
-}
-
-/// `MPI_Test`; see [`complete_at_once`].
-#[inline(always)]
-unsafe fn test_at_once(
-    request: *mut c_void,
-    flag: *mut c_int,
-    status: *mut c_void,
-) -> Option<c_int> {
-    if request.is_null() || flag.is_null() {
-        return None;
-    }
-    // SAFETY: the caller's promise.
-    unsafe {
-        let world = world().filter(|world| library_first(world, request, 1))?;
-        Some(one_at_once(world, request, status, |at| {
-            // What is refused is not complete.
-            *flag = 0;
-            let code = pmpi::test(request, flag, at);
-            (code, *flag != 0)
-        }))
     }
 }
 

@@ -13,6 +13,7 @@ pub mod entry;
 pub mod progress;
 pub mod table;
 
+pub(in crate::messages) use batch::concluded;
 pub use calls::{
     ask, cancel, complete, complete_at_once, free, get_status, start, startall, wait_own,
 };
@@ -20,4 +21,6 @@ pub use entry::Work;
 pub use progress::{forget_all, register, settle, settle_orphans};
 #[cfg(feature = "gpu")]
 pub use table::offers;
-pub use table::{Unfetched, any, remember, remember_own, remember_seen, remember_watched};
+pub use table::{
+    Unfetched, any, may_be_other, remember, remember_own, remember_seen, remember_watched,
+};

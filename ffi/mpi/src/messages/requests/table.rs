@@ -13,11 +13,11 @@ use crate::comm::processes::{World, world};
 use crate::library::abi::Word;
 use crate::library::requests::{Role, Table};
 use crate::library::status::{Room, Status};
+use crate::library::threads;
 use crate::messages::arguments::{Address, Mode};
 use crate::messages::governed::Watched;
 use crate::messages::incoming::Arrival;
 use crate::messages::offering::Candidate;
-use crate::messages::probes;
 use crate::messages::requests::entry::{Entry, State, Work};
 use crate::messages::sending::Plan;
 
@@ -125,7 +125,7 @@ fn put(entry: Entry) {
 }
 
 pub(super) fn insert(handle: Word, entry: Arc<Entry>) {
-    let others = usize::from(!entry.is_receive);
+    let is_other = !entry.is_receive;
     if entry.receives {
         count_receive(|requests| requests.fetch_add(1, Ordering::Relaxed));
     }
@@ -133,8 +133,10 @@ pub(super) fn insert(handle: Word, entry: Arc<Entry>) {
     if let Some(before) = before {
         is_gone(handle, &before);
     }
-    if others != 0 {
-        OTHERS.fetch_add(1, Ordering::Relaxed);
+    if is_other {
+        if OTHERS.fetch_add(1, Ordering::Relaxed) == 0 {
+            Role::OtherMessage.set(true);
+        }
         if !exchange_listed(NONE, handle) {
             UNLISTED.fetch_add(1, Ordering::Relaxed);
         }
@@ -143,7 +145,7 @@ pub(super) fn insert(handle: Word, entry: Arc<Entry>) {
 
 /// Whether a request that we know may be another thing than a receive.
 #[inline(always)]
-fn may_be_other(handle: Word) -> bool {
+pub fn may_be_other(handle: Word) -> bool {
     UNLISTED.load(Ordering::Relaxed) != 0
         || LISTED
             .iter()
@@ -197,7 +199,9 @@ impl Drop for Unfetched {
 /// The entry with this handle is not in the table any more.
 fn is_gone(handle: Word, entry: &Entry) {
     if !entry.is_receive {
-        OTHERS.fetch_sub(1, Ordering::Relaxed);
+        if OTHERS.fetch_sub(1, Ordering::Relaxed) == 1 {
+            Role::OtherMessage.set(false);
+        }
         if !exchange_listed(handle, NONE) {
             // Threads may have left both wrong.
             let less = |count: usize| count.checked_sub(1);
@@ -236,8 +240,8 @@ pub(super) unsafe fn library_first(world: &World, requests: *const c_void, count
         // SAFETY: the caller's promise.
         may_be_other(unsafe { world.abi.handle_at(requests, at) } & world.abi.handle)
     };
-    let are_receives = OTHERS.load(Ordering::Relaxed) == 0 || !(0..count).any(may_be_other);
-    are_receives && p2p::is_quiet() && !probes::has_threads(world)
+    let are_receives = !Role::OtherMessage.exists() || !(0..count).any(may_be_other);
+    are_receives && p2p::is_quiet() && !threads::are_several(world.abi)
 }
 
 #[cfg(test)]
