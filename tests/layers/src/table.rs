@@ -330,6 +330,7 @@ pub const TABLE: &[Layers] = &[
             < bootstrap
             < decide/environment decide/threshold decide/worth
             < decide/prior decide/classes decide/price
+            < decide/waits
             < decide/active decide
             < types/fortran_names types/type_size types/trial
             < types/datatype

@@ -22,8 +22,8 @@ use crate::comm::nonblocking_group::NonblockingGroup;
 use crate::decide::active;
 use crate::decide::active::active;
 use crate::decide::classes::{PersistentClass, power};
-use crate::decide::prior::{Order, Prior, is_faster_across};
-use crate::decide::threshold;
+use crate::decide::prior::{Order, Prior, is_faster_across, is_uniform};
+use crate::decide::{threshold, waits};
 use crate::library::abi::{Abi, Word, complain};
 use crate::library::count::Count;
 use crate::library::failure::{Failure, attempt};
@@ -125,7 +125,14 @@ pub fn intercept_reduction(
             return Ok(order);
         }
         let moved = function.moves(prior.bytes, known.size);
-        if known.stays_without_group(moved)? {
+        if known.stays_without_group(abi, comm, moved)? {
+            let power = power(bytes as u64);
+            if function == Function::Bcast
+                && key.is_some()
+                && is_uniform(abi.implementation(), function, power)
+            {
+                waits::counts(comm, bytes as u64);
+            }
             governor::measure_waiting(known);
             repeated::remember(key, known, Way::Waits(moved));
             return Err(Outcome::NotYet);

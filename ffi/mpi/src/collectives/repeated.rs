@@ -214,7 +214,7 @@ pub fn run(
         return Some(None);
     }
     if let Kind::Waits = found.kind {
-        let waits = known.stays_without_group(found.bytes.into()) == Ok(true);
+        let waits = known.stays_without_group(abi, key.comm, found.bytes.into()) == Ok(true);
         return waits.then(|| {
             governor::measure_waiting(known);
             stats::count(key.function, Outcome::NotYet, 0);

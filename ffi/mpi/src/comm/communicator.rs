@@ -27,13 +27,28 @@ use crate::comm::teams;
 use crate::comm::teams::{Demand, Lease};
 use crate::decide::classes::Classes;
 use crate::decide::prior::Order;
-use crate::decide::{active, classes};
+use crate::decide::{active, classes, waits};
 use crate::library::abi::{Abi, Word, complain};
 use crate::library::attributes::{COMMUNICATORS, Cache, Functions, Kept, Unknown, place_of};
 use crate::library::neighbourhood::{Neighbours, world_ranks};
 use crate::library::per_thread::per_thread;
 use crate::library::stats::{FUNCTIONS, Function, Outcome};
-use crate::library::{pmpi, world_model};
+use crate::library::{pmpi, threads, unusual, world_model};
+
+/// [`Comm::timed_calls`] of the call with this number.
+#[inline(always)]
+fn timed(call: u64) -> Option<u32> {
+    const ALL: u64 = 16;
+    const MANY: u64 = 256;
+    let bits = match call {
+        0..=ALL => return Some(1),
+        ..=MANY => 3,
+        _ => 5,
+    };
+    // In no order that a program's calls have.
+    let is_timed = call.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits) == 0;
+    is_timed.then_some(1 << bits)
+}
 
 /// How a communicator's messages of one irregular function have been.
 #[derive(Debug, Default)]
@@ -166,10 +181,11 @@ impl Comm {
             return group.as_deref().map_err(|outcome| *outcome);
         }
         let at_once = order == Order::Fixed;
-        if !at_once && self.stays_without_group(bytes)? {
+        if !at_once && self.stays_without_group(abi, comm, bytes)? {
             return Err(Outcome::NotYet);
         }
         self.admits()?;
+        self.add_those_that_followed(comm, bytes);
         let calls = self.large.load(Ordering::Relaxed) + 1;
         let bytes = self.moved.load(Ordering::Relaxed).saturating_add(bytes);
         self.large.store(calls, Ordering::Relaxed);
@@ -194,6 +210,7 @@ impl Comm {
             None if at_once => Err(Outcome::NoTeam),
             None => return Err(Outcome::NotYet),
         };
+        waits::forget(comm);
         self.group
             .get_or_init(|| lease)
             .as_deref()
@@ -206,20 +223,42 @@ impl Comm {
     /// # Errors
     ///
     /// Why it never has one.
-    pub fn stays_without_group(&self, bytes: u64) -> Result<bool, Outcome> {
+    pub fn stays_without_group(&self, abi: &Abi, comm: Word, bytes: u64) -> Result<bool, Outcome> {
         if self.group.get().is_some() {
             return Ok(false);
         }
         self.admits()?;
+        self.add_those_that_followed(comm, bytes);
         // Calls on one communicator come one after the other.
         let calls = self.large.load(Ordering::Relaxed) + 1;
         let stays = !calls.is_power_of_two();
         if stays {
-            let moved = self.moved.load(Ordering::Relaxed).saturating_add(bytes);
-            self.large.store(calls, Ordering::Relaxed);
-            self.moved.store(moved, Ordering::Relaxed);
+            self.count(1, bytes);
+            let may_follow = |calls: &u64| !calls.is_power_of_two() && timed(*calls).is_none();
+            let following = (calls + 1..calls + 64).take_while(may_follow).count();
+            if !active::is_meeting_wanted() && !unusual::is_timed() && !threads::are_several(abi) {
+                waits::let_follow(comm, following as u16);
+            }
         }
         Ok(stays)
+    }
+
+    /// Counts calls that move so many bytes each.
+    fn count(&self, calls: u64, bytes: u64) {
+        let moved = self.moved.load(Ordering::Relaxed);
+        let moved = moved.saturating_add(bytes.saturating_mul(calls));
+        let calls = self.large.load(Ordering::Relaxed) + calls;
+        self.large.store(calls, Ordering::Relaxed);
+        self.moved.store(moved, Ordering::Relaxed);
+    }
+
+    /// Counts the calls that were forwarded since the last one that was counted ([`waits`]), as if
+    /// they had moved as much as the one that follows.
+    fn add_those_that_followed(&self, comm: Word, bytes: u64) {
+        let followed = waits::followed(comm);
+        if followed > 0 {
+            self.count(followed, bytes);
+        }
     }
 
     /// How its ranks and processors go together, if they have told each other.
@@ -255,14 +294,7 @@ impl Comm {
     /// team yet: some are timed, as two readings of the clock take as long as a short call.
     #[inline(always)]
     pub fn timed_calls(&self) -> Option<u32> {
-        const ALL: u64 = 16;
-        let calls = self.large.load(Ordering::Relaxed);
-        // In no order that a program's calls have.
-        let is_timed = calls.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61 == 0;
-        match calls {
-            0..=ALL => Some(1),
-            _ => is_timed.then_some(8),
-        }
+        timed(self.large.load(Ordering::Relaxed))
     }
 
     /// Adds the time of large calls that were forwarded because there is no team yet.
@@ -452,7 +484,8 @@ impl Kept for Comm {
         &CACHE
     }
 
-    fn goes(&self, _: Word) {
+    fn goes(&self, comm: Word) {
+        waits::forget(comm);
         self.freed.store(true, Ordering::Relaxed);
     }
 }

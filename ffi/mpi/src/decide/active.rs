@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libcopy::config;
 
 use crate::bootstrap;
-use crate::decide::{environment, prior, threshold};
+use crate::decide::{environment, prior, threshold, waits};
 use crate::library::abi::{Abi, complain};
 use crate::library::{abi, forked, stats};
 
@@ -37,6 +37,7 @@ pub fn active() -> Option<&'static Abi> {
 
 /// Says what is forwarded without a closer look.
 fn learn(abi: Option<&Abi>) {
+    waits::stop();
     let handle = abi.map_or(usize::MAX, |abi| abi.handle);
     threshold::learn(handle, |function| match abi {
         _ if stats::are_wanted() => (0, 0..0),

@@ -9,6 +9,7 @@ pub mod environment;
 pub mod price;
 pub mod prior;
 pub mod threshold;
+pub mod waits;
 pub mod worth;
 
 #[cfg(test)]

@@ -223,6 +223,18 @@ fn ranges(library: MpiImplementation) -> &'static Ranges {
     })
 }
 
+/// Whether all messages whose length has this logarithm are, or are not, where one of them may be
+/// faster here, whatever the communicator.
+pub fn is_uniform(library: MpiImplementation, function: Function, power: u32) -> bool {
+    let (first, last) = (1u64 << power.min(62), (2u64 << power.min(62)) - 1);
+    let ranges = ranges(library)[function as usize].iter().flatten();
+    let ends = ranges.flat_map(|(least, most)| [*least, most.saturating_add(1)]);
+    let mut ends = ends.chain([LEAST_OF_PAIRS]).chain(environment::least());
+    ends.all(|end| end <= first || end > last)
+        && most_together(library, function) == u64::MAX
+        && most_ranks(library, function, first) == most_ranks(library, function, last)
+}
+
 /// Bytes from which on two ranks that share processors with others gain by what is short, under
 /// Open MPI. Of four ranks on two processors, pairs that are rows and columns in turn took for
 /// broadcasts of 128 bytes 1.88 us plain and 1.97 with all of them intercepted, reduces 1.83 and

@@ -106,14 +106,16 @@ pub fn is_small<N: Count>(function: Function, count: N, datatype: Word) -> bool 
     let (Some(count), Some(size)) = (count.number(), size(datatype)) else {
         return false;
     };
-    match (count as u64).checked_mul(size as u64) {
-        Some(bytes) if bytes < least(function) => true,
-        Some(bytes) => {
-            let [start, length] = &FORWARDED[function as usize].between;
-            bytes.wrapping_sub(start.load(Ordering::Relaxed)) < length.load(Ordering::Relaxed)
-        }
-        None => false,
-    }
+    let bytes = (count as u64).checked_mul(size as u64);
+    bytes.is_some_and(|bytes| is_below_or_between(function, bytes))
+}
+
+/// Whether so many bytes are to be forwarded in any case.
+#[inline(always)]
+pub fn is_below_or_between(function: Function, bytes: u64) -> bool {
+    let [start, length] = &FORWARDED[function as usize].between;
+    bytes < least(function)
+        || bytes.wrapping_sub(start.load(Ordering::Relaxed)) < length.load(Ordering::Relaxed)
 }
 
 #[cfg(test)]

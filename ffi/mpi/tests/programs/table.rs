@@ -112,6 +112,14 @@ rows! {
         ..ROW
     };
 
+    ranks_count_the_same_calls_that_wait_for_a_team: Row {
+        source: source!("waits.c"),
+        arguments: &["5000"],
+        environments: &[&[], &[NO_GOVERNOR]],
+        said: |said| said == "0 wrong\n0 wrong\n",
+        ..ROW
+    };
+
     requests_that_were_freed_are_completed: Row {
         source: source!("orphans.c"),
         has_plain: false,

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+
+//! Broadcasts that are forwarded because their communicator has no team yet. Each has to be
+//! counted, as its ranks ask for a team at certain calls, and nothing else: so a communicator says
+//! how many calls may follow that are only counted, and these are forwarded before anything of it
+//! is looked at, which between the program's own work is not in the caches.
+//!
+//! All ranks must count the same calls, whichever way each goes on a rank. A call is counted here
+//! that would be counted there: a broadcast of a predefined type, of a size of which another one
+//! was, where the answer is the same for all sizes with that logarithm
+//! ([`is_uniform`](crate::decide::prior::is_uniform)). The communicator adds what was counted
+//! before it counts a call itself, or has a team.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::decide::threshold::{handle_bits, is_below_or_between, size};
+use crate::library::abi::Word;
+use crate::library::count::Count;
+use crate::library::stats::Function;
+
+/// A communicator, 0 where there is none, and what is known of it: calls that may follow in the
+/// lowest 16 bits, those that have followed in the next, and above a bit for each logarithm of a
+/// size.
+struct Entry {
+    comm: AtomicUsize,
+    state: AtomicU64,
+}
+
+/// So many that one line has them. A communicator that finds none is looked at each time.
+#[repr(align(64))]
+struct Entries([Entry; 4]);
+
+/// Only one thread may call MPI where there are any.
+#[unsafe(link_section = "libcopy_hot")]
+static ENTRIES: Entries = Entries(
+    [const {
+        Entry {
+            comm: AtomicUsize::new(0),
+            state: AtomicU64::new(0),
+        }
+    }; 4],
+);
+
+/// One that has followed, and one less that may.
+const FOLLOWS: u64 = (1 << 16) - 1;
+
+#[inline(always)]
+fn find(comm: Word) -> Option<&'static Entry> {
+    let is_it = |entry: &&Entry| entry.comm.load(Ordering::Relaxed) == comm;
+    ENTRIES.0.iter().find(is_it)
+}
+
+/// The bit of a size.
+#[inline(always)]
+fn bit(bytes: u64) -> u64 {
+    let power = bytes.max(1).ilog2();
+    if power < 32 { 1 << (32 + power) } else { 0 }
+}
+
+/// Whether `count` elements are to be forwarded in any case, or are the broadcast of a communicator
+/// that only counts it, which then is done.
+#[inline(always)]
+pub fn is_small_or_waits<N: Count>(
+    function: Function,
+    count: N,
+    datatype: Word,
+    comm: Word,
+) -> bool {
+    let (Some(count), Some(size)) = (count.number(), size(datatype)) else {
+        return false;
+    };
+    let Some(bytes) = (count as u64).checked_mul(size as u64) else {
+        return false;
+    };
+    is_below_or_between(function, bytes) || function == Function::Bcast && follows(comm, bytes)
+}
+
+#[inline(always)]
+fn follows(comm: Word, bytes: u64) -> bool {
+    let Some(entry) = find(comm & handle_bits()) else {
+        return false;
+    };
+    let state = entry.state.load(Ordering::Relaxed);
+    let may_follow = state as u16 != 0 && state & bit(bytes) != 0;
+    if may_follow {
+        entry.state.store(state + FOLLOWS, Ordering::Relaxed);
+    }
+    may_follow
+}
+
+/// How many calls of a communicator have followed since this was asked; no more may.
+pub fn followed(comm: Word) -> u64 {
+    find(comm & handle_bits()).map_or(0, |entry| {
+        let state = entry.state.load(Ordering::Relaxed);
+        entry.state.store(state >> 32 << 32, Ordering::Relaxed);
+        state >> 16 & 0xffff
+    })
+}
+
+/// Has so many calls of a communicator follow which has been asked how many have.
+pub fn let_follow(comm: Word, calls: u16) {
+    let comm = comm & handle_bits();
+    let Some(entry) = find(comm).or_else(|| find(0)) else {
+        return;
+    };
+    let before = entry.comm.swap(comm, Ordering::Relaxed);
+    let sizes = if before == comm {
+        entry.state.load(Ordering::Relaxed) >> 32 << 32
+    } else {
+        0
+    };
+    entry
+        .state
+        .store(sizes | u64::from(calls), Ordering::Relaxed);
+}
+
+/// Broadcasts of this size are counted by a communicator, and so are all with the same logarithm.
+pub fn counts(comm: Word, bytes: u64) {
+    if let Some(entry) = find(comm & handle_bits()) {
+        entry.state.fetch_or(bit(bytes), Ordering::Relaxed);
+    }
+}
+
+/// A communicator has a team, or is gone.
+pub fn forget(comm: Word) {
+    if let Some(entry) = find(comm & handle_bits()) {
+        entry.state.store(0, Ordering::Relaxed);
+        entry.comm.store(0, Ordering::Relaxed);
+    }
+}
+
+/// What is counted may change: no call follows before another one was counted.
+pub fn stop() {
+    for entry in &ENTRIES.0 {
+        let followed = entry.state.load(Ordering::Relaxed) & 0xffff_0000;
+        entry.state.store(followed, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::c_int;
+
+    use super::*;
+    use crate::decide::threshold::{learn, learn_size};
+
+    #[test]
+    fn what_follows_is_counted_and_no_more_than_may() {
+        let (comm, byte) = (0x7f00_0000_1000, 0x7f00_0000_2000);
+        learn(usize::MAX, |_| (1, 0..0));
+        learn_size(byte, 1);
+        let goes = |function, bytes: c_int| is_small_or_waits(function, bytes, byte, comm);
+        assert!(!goes(Function::Bcast, 9), "nothing is known");
+        let_follow(comm, 3);
+        assert!(!goes(Function::Bcast, 9), "of no size");
+        counts(comm, 9);
+        assert!(goes(Function::Bcast, 15) && goes(Function::Bcast, 8));
+        for other in [7, 16] {
+            assert!(!goes(Function::Bcast, other), "{other} bytes are others");
+        }
+        assert!(!goes(Function::Ibcast, 9), "another function");
+        assert!(goes(Function::Bcast, 9));
+        assert!(!goes(Function::Bcast, 9), "three have followed");
+        assert_eq!([followed(comm), followed(comm)], [3, 0]);
+
+        let_follow(comm, 2);
+        assert!(goes(Function::Bcast, 9), "sizes stay");
+        stop();
+        assert!(!goes(Function::Bcast, 9));
+        assert_eq!(followed(comm), 1, "what has followed is not lost");
+        let_follow(comm, 2);
+        assert!(!goes(Function::Bcast, 9), "the sizes are");
+        counts(comm, 9);
+
+        // Others have no place, which are free when their communicators go.
+        let others: Vec<Word> = (1..=4).map(|other| comm + 16 * other).collect();
+        for other in &others {
+            let_follow(*other, 2);
+            counts(*other, 9);
+        }
+        let finds = |comm| is_small_or_waits(Function::Bcast, 9 as c_int, byte, comm);
+        assert_eq!(
+            [finds(others[0]), finds(others[2]), finds(others[3])],
+            [true, true, false]
+        );
+        forget(comm);
+        assert!(!finds(comm));
+        let_follow(others[3], 1);
+        assert!(!finds(others[3]), "another one's sizes are not its own");
+        counts(others[3], 9);
+        assert!(finds(others[3]));
+        others.iter().for_each(|comm| forget(*comm));
+    }
+}
