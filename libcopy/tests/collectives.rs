@@ -688,6 +688,16 @@ fn many_chunks(team: &mut Team) {
             }
         }
     }
+    // All elements are one rank's, for which chunks would be too many.
+    let (mut counts, len) = (vec![0; size], 100_000);
+    counts[size - 2] = len;
+    let mine = vec![1; len];
+    let mut sum = vec![0; counts[me]];
+    let before = team.chunks_written();
+    team.reduce_scatter_bytes(&mine, &mut sum, &counts, 4, add)
+        .unwrap();
+    assert!(sum.iter().all(|byte| *byte == size as u8), "{sum:?}");
+    assert_eq!(team.chunks_written(), before);
     // A call that others do not make is an error, also where all wait for the last one.
     let mut bytes = vec![0; 100_000];
     let error = if me == size / 2 {

@@ -23,7 +23,16 @@ static void bcast(MPI_Comm comm, int count, int salt)
 	MPI_Comm_size(comm, &ranks);
 	for (int i = 0; i < count; i++)
 		numbers[i] = me == salt % ranks ? salt + i : -1;
-	MPI_Bcast(numbers, count, MPI_INT, salt % ranks, comm);
+	/* The same elements as a type of one rank's own. */
+	if (rank % 2 && salt % 3 == 0) {
+		MPI_Datatype all;
+		MPI_Type_contiguous(count, MPI_INT, &all);
+		MPI_Type_commit(&all);
+		MPI_Bcast(numbers, 1, all, salt % ranks, comm);
+		MPI_Type_free(&all);
+	} else {
+		MPI_Bcast(numbers, count, MPI_INT, salt % ranks, comm);
+	}
 	for (int i = 0; i < count; i++)
 		wrong += numbers[i] != salt + i;
 }

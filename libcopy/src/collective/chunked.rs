@@ -50,15 +50,15 @@ impl Kind {
     }
 
     /// Whether it goes in chunks where more ranks share processors than one group has, a rank
-    /// writes `whole` bytes, and a chunk has `large`. Others have one copy, and short reduces are
-    /// in slots.
+    /// writes `whole` bytes, and a chunk has `large`, or 0 where there are none. Only reductions
+    /// do; short reduces are in the ranks' slots.
     fn suits_many(self, whole: usize, large: usize) -> bool {
         let least = match self {
             Kind::Reduction => 0,
             Kind::Reduce => LEAST_REDUCE_OF_MANY,
             _ => usize::MAX,
         };
-        (least..=MOST_CHUNKS_OF_MANY * large).contains(&whole)
+        large > 0 && (least..=MOST_CHUNKS_OF_MANY * large).contains(&whole)
     }
 
     /// Who measures it: rank 0, but where that hands out. The root of a broadcast or a scatter goes
@@ -637,7 +637,8 @@ fn publish(
     mine.publish(number, call(me).to_words());
     let mut is_told = team.size() > MOST_MEMBERS;
     if is_told {
-        // They sleep once, until the last one has come, and not for each other rank.
+        // Ranks sleep once, until the last one has come, and not for each other rank. Those that
+        // sleep for another reason have called something else.
         wake(team);
         team.mailbox.barrier()?;
     }

@@ -207,12 +207,13 @@ pub(super) unsafe fn scattered(
     let starts: Vec<usize> = std::iter::once(0).chain(ends).collect();
     let lengths = Lengths::Starts(&starts);
     let planned = planned::plan(team, Operation::ReduceScatter, 0, lengths, element);
-    let way = way_of(
-        team,
-        (Operation::ReduceScatter, 0),
-        &planned,
-        (len, element),
-    );
+    // Chunks have as many bytes for each rank.
+    let longest = counts
+        .iter()
+        .max()
+        .map_or(0, |most| most.saturating_mul(team.size()));
+    let called = (Operation::ReduceScatter, 0);
+    let way = way_of(team, called, &planned, (longest.max(len), element));
     // SAFETY: the caller's promise.
     let done = unsafe {
         if way.is_chunked {

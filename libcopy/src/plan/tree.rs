@@ -10,8 +10,8 @@ use crate::topology::{Level, Object};
 pub const MOST_MEMBERS: usize = 16;
 
 /// Ranks that share processors and combine in chunks in shared memory, at most: all chunks of a
-/// team of more than [`MOST_MEMBERS`] have 8 MiB, and of 128 ranks these would be more than half of
-/// what the team takes without.
+/// team of more than [`MOST_MEMBERS`] have up to 8 MiB together, and a team of 128 ranks, which
+/// takes 12 MiB without, is to take no more than 16.
 pub const MOST_IN_CHUNKS: usize = 64;
 
 /// What a group consists of.

@@ -23,7 +23,7 @@ use crate::decide::active;
 use crate::decide::active::active;
 use crate::decide::classes::{PersistentClass, power};
 use crate::decide::prior::{Order, Prior, is_faster_across, is_uniform};
-use crate::decide::{threshold, waits};
+use crate::decide::threshold;
 use crate::library::abi::{Abi, Word, complain};
 use crate::library::count::Count;
 use crate::library::failure::{Failure, attempt};
@@ -125,16 +125,12 @@ pub fn intercept_reduction(
             return Ok(order);
         }
         let moved = function.moves(prior.bytes, known.size);
-        if known.stays_without_group(abi, comm, moved)? {
-            let power = power(bytes as u64);
-            if function == Function::Bcast
-                && key.is_some()
-                && is_uniform(abi.implementation(), function, power)
-            {
-                waits::counts(comm, bytes as u64);
-            }
+        if known.stays_without_group(comm, moved)? {
+            let is_alike = || is_uniform(abi.implementation(), power(moved));
+            let is_bcast = function == Function::Bcast && key.is_some() && is_alike();
+            known.lets_follow(abi, comm, is_bcast.then_some(moved));
             governor::measure_waiting(known);
-            repeated::remember(key, known, Way::Waits(moved));
+            repeated::remember(key, known, Way::Waits { moved, is_bcast });
             return Err(Outcome::NotYet);
         }
         Ok(order)

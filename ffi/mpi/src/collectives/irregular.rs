@@ -3,7 +3,7 @@
 //! Collectives whose parts differ in length. Each function gives the call's code, or `None` where
 //! the call is to be forwarded.
 
-use crate::library::panics::caught;
+use crate::library::panics::caught_or_none;
 use std::ffi::{c_int, c_void};
 
 use libcopy::Parts;
@@ -359,7 +359,7 @@ unsafe fn alone<N: Count>(
         stats::count(function, Outcome::Intercepted, bytes as u64);
         Some(0)
     };
-    caught(work).ok().flatten()
+    caught_or_none(work)
 }
 
 /// `MPI_Alltoallw`

@@ -80,8 +80,9 @@ const PLACES: usize = 64;
 pub enum Way {
     /// They are intercepted, unless the governor has one forwarded, if it decides about them.
     Intercepted { bytes: usize, is_governed: bool },
-    /// They are forwarded until their communicator has a team. Each moves so many bytes.
-    Waits(u64),
+    /// They are forwarded until their communicator has a team. Each moves so many bytes; a broadcast
+    /// may only be counted, as others of about its size ([`crate::decide::waits`]).
+    Waits { moved: u64, is_bcast: bool },
     /// They are forwarded for good.
     Forwarded(Outcome),
 }
@@ -91,7 +92,7 @@ pub enum Way {
 enum Kind {
     Governed,
     Intercepted,
-    Waits,
+    Waits { is_bcast: bool },
     Forwarded(Outcome),
 }
 
@@ -153,7 +154,7 @@ per_thread!(
             generation: 0,
             bytes: 0,
             function: Function::Bcast,
-            kind: Kind::Waits,
+            kind: Kind::Waits { is_bcast: false },
         })
     }; PLACES]
 );
@@ -164,7 +165,7 @@ pub fn remember(key: Option<Key>, known: &Comm, way: Way) {
     let (kind, bytes) = match way {
         Way::Intercepted { bytes, is_governed } if is_governed => (Kind::Governed, bytes as u64),
         Way::Intercepted { bytes, .. } => (Kind::Intercepted, bytes as u64),
-        Way::Waits(moved) => (Kind::Waits, moved),
+        Way::Waits { moved, is_bcast } => (Kind::Waits { is_bcast }, moved),
         Way::Forwarded(why) => (Kind::Forwarded(why), 0),
     };
     if let (Some(key), Ok(bytes)) = (key, u32::try_from(bytes)) {
@@ -213,9 +214,11 @@ pub fn run(
         stats::count(key.function, why, 0);
         return Some(None);
     }
-    if let Kind::Waits = found.kind {
-        let waits = known.stays_without_group(abi, key.comm, found.bytes.into()) == Ok(true);
+    if let Kind::Waits { is_bcast } = found.kind {
+        let moved = u64::from(found.bytes);
+        let waits = known.stays_without_group(key.comm, moved) == Ok(true);
         return waits.then(|| {
+            known.lets_follow(abi, key.comm, is_bcast.then_some(moved));
             governor::measure_waiting(known);
             stats::count(key.function, Outcome::NotYet, 0);
             None

@@ -40,11 +40,10 @@ use crate::library::{pmpi, threads, unusual, world_model};
 fn timed(call: u64) -> Option<u32> {
     const ALL: u64 = 16;
     const MANY: u64 = 256;
-    let bits = match call {
-        0..=ALL => return Some(1),
-        ..=MANY => 3,
-        _ => 5,
-    };
+    if call <= ALL {
+        return Some(1);
+    }
+    let bits = if call <= MANY { 3 } else { 4 };
     // In no order that a program's calls have.
     let is_timed = call.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits) == 0;
     is_timed.then_some(1 << bits)
@@ -181,11 +180,12 @@ impl Comm {
             return group.as_deref().map_err(|outcome| *outcome);
         }
         let at_once = order == Order::Fixed;
-        if !at_once && self.stays_without_group(abi, comm, bytes)? {
+        if !at_once && self.stays_without_group(comm, bytes)? {
             return Err(Outcome::NotYet);
         }
         self.admits()?;
-        self.add_those_that_followed(comm, bytes);
+        // Unless that was done.
+        self.add_those_that_followed(comm);
         let calls = self.large.load(Ordering::Relaxed) + 1;
         let bytes = self.moved.load(Ordering::Relaxed).saturating_add(bytes);
         self.large.store(calls, Ordering::Relaxed);
@@ -223,24 +223,37 @@ impl Comm {
     /// # Errors
     ///
     /// Why it never has one.
-    pub fn stays_without_group(&self, abi: &Abi, comm: Word, bytes: u64) -> Result<bool, Outcome> {
+    pub fn stays_without_group(&self, comm: Word, bytes: u64) -> Result<bool, Outcome> {
         if self.group.get().is_some() {
             return Ok(false);
         }
         self.admits()?;
-        self.add_those_that_followed(comm, bytes);
+        self.add_those_that_followed(comm);
         // Calls on one communicator come one after the other.
         let calls = self.large.load(Ordering::Relaxed) + 1;
         let stays = !calls.is_power_of_two();
         if stays {
             self.count(1, bytes);
-            let may_follow = |calls: &u64| !calls.is_power_of_two() && timed(*calls).is_none();
-            let following = (calls + 1..calls + 64).take_while(may_follow).count();
-            if !active::is_meeting_wanted() && !unusual::is_timed() && !threads::are_several(abi) {
-                waits::let_follow(comm, following as u16);
-            }
         }
         Ok(stays)
+    }
+
+    /// After a call that has stayed without a group: the next ones may only be counted
+    /// ([`waits`]), until ranks ask for a team or one is timed. `bcast`: it was a broadcast of so
+    /// many bytes, and those with the same logarithm would be counted, too.
+    pub fn lets_follow(&self, abi: &Abi, comm: Word, bcast: Option<u64>) {
+        const MOST: u64 = 64;
+        if active::is_meeting_wanted() || unusual::is_timed() || threads::are_several(abi) {
+            return;
+        }
+        if let Some(bytes) = bcast {
+            waits::counts(comm, bytes);
+        }
+        waits::let_follow(comm, || {
+            let next = self.large.load(Ordering::Relaxed) + 1;
+            let may_follow = |call: &u64| !call.is_power_of_two() && timed(*call).is_none();
+            (next..next + MOST).take_while(may_follow).count() as u16
+        });
     }
 
     /// Counts calls that move so many bytes each.
@@ -252,10 +265,9 @@ impl Comm {
         self.moved.store(moved, Ordering::Relaxed);
     }
 
-    /// Counts the calls that were forwarded since the last one that was counted ([`waits`]), as if
-    /// they had moved as much as the one that follows.
-    fn add_those_that_followed(&self, comm: Word, bytes: u64) {
-        let followed = waits::followed(comm);
+    /// Counts the calls that were forwarded since the last one that was counted ([`waits`]).
+    fn add_those_that_followed(&self, comm: Word) {
+        let (followed, bytes) = waits::followed(comm);
         if followed > 0 {
             self.count(followed, bytes);
         }

@@ -88,8 +88,8 @@ fn faster(library: MpiImplementation, function: Function) -> [Range; 3] {
     }
 }
 
-/// The same of more ranks than a team without groups has, where that is less: but for reductions,
-/// they do not go in chunks ([`libcopy::plan::MOST_MEMBERS`]).
+/// The same of more ranks than a team without groups has, where that is less: of these allgathers
+/// and alltoalls do not go in chunks ([`libcopy::plan::MOST_MEMBERS`]).
 fn faster_of_many(library: MpiImplementation, function: Function) -> Option<[Range; 3]> {
     use MpiImplementation::{Mpich, OpenMpi};
     match (function, library) {
@@ -107,8 +107,8 @@ fn faster_of_many(library: MpiImplementation, function: Function) -> Option<[Ran
         (Function::Alltoall | Function::Alltoallv | Function::Alltoallw, OpenMpi) => {
             Some([from(64 * KIB), NEVER, NEVER])
         }
-        // All wait for all, whose leaves run ahead: 64 KiB took 32 and 64 ranks 0.42 and 1.1 ms,
-        // plain 0.32 and 0.67.
+        // In chunks all ranks wait for all, while the library's leaves run ahead: 64 KiB took 32 and
+        // 64 ranks 0.42 and 1.1 ms, plain 0.32 and 0.67.
         (Function::Reduce, OpenMpi) => Some([NEVER, from(MIB), NEVER]),
         _ => None,
     }
@@ -193,8 +193,9 @@ fn most_together(library: MpiImplementation, function: Function) -> u64 {
     }
 }
 
-/// Ranks that share processors and gain by a call of so many bytes, at most. An allreduce that goes
-/// neither through slots nor in chunks took 64 ranks on two processors 8.2 ms where plain took 4.8.
+/// Ranks that share processors and gain by a call of so many bytes, at most. An allreduce of 64 KiB
+/// that goes neither through slots nor in chunks, as those of more ranks, took 64 ranks on two
+/// processors 8.2 ms where plain took 4.8.
 fn most_ranks(library: MpiImplementation, function: Function, bytes: u64) -> usize {
     let is_between = (32 * KIB + 1..2 * MIB).contains(&bytes);
     match (function, library) {
@@ -223,16 +224,14 @@ fn ranges(library: MpiImplementation) -> &'static Ranges {
     })
 }
 
-/// Whether all messages whose length has this logarithm are, or are not, where one of them may be
-/// faster here, whatever the communicator.
-pub fn is_uniform(library: MpiImplementation, function: Function, power: u32) -> bool {
+/// Whether the answer is the same for all broadcasts whose length has this logarithm, whatever the
+/// communicator.
+pub fn is_uniform(library: MpiImplementation, power: u32) -> bool {
     let (first, last) = (1u64 << power.min(62), (2u64 << power.min(62)) - 1);
-    let ranges = ranges(library)[function as usize].iter().flatten();
+    let ranges = ranges(library)[Function::Bcast as usize].iter().flatten();
     let ends = ranges.flat_map(|(least, most)| [*least, most.saturating_add(1)]);
     let mut ends = ends.chain([LEAST_OF_PAIRS]).chain(environment::least());
     ends.all(|end| end <= first || end > last)
-        && most_together(library, function) == u64::MAX
-        && most_ranks(library, function, first) == most_ranks(library, function, last)
 }
 
 /// Bytes from which on two ranks that share processors with others gain by what is short, under

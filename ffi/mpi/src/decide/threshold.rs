@@ -4,6 +4,7 @@
 //! to cost next to nothing, so it looks at what was learnt before, and where that is not enough, it
 //! says no. What it forwards, [`crate::collectives::intercept`] would forward, too.
 
+use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -58,6 +59,22 @@ pub fn learn(handle: usize, least: impl Fn(Function) -> (u64, Range<u64>)) {
 #[inline(always)]
 pub fn handle_bits() -> usize {
     HANDLE.load(Ordering::Relaxed)
+}
+
+/// A handle of an array.
+///
+/// # Safety
+///
+/// The array has more handles than `index`.
+#[inline(always)]
+pub unsafe fn handle_at(handles: *const c_void, index: usize) -> Word {
+    // SAFETY: the caller's promise; the library's handles are as wide as that mask.
+    unsafe {
+        match handle_bits() {
+            usize::MAX => handles.cast::<usize>().add(index).read(),
+            _ => handles.cast::<u32>().add(index).read() as usize,
+        }
+    }
 }
 
 /// Learns the size of a predefined datatype whose handle is as large as an address.
@@ -118,14 +135,21 @@ pub fn is_below_or_between(function: Function, bytes: u64) -> bool {
         || bytes.wrapping_sub(start.load(Ordering::Relaxed)) < length.load(Ordering::Relaxed)
 }
 
+/// Tests that learn do so one after the other.
+#[cfg(test)]
+pub static LEARNING: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 #[cfg(test)]
 mod tests {
     use std::ffi::c_int;
+
+    use libcopy::lock::lock;
 
     use super::*;
 
     #[test]
     fn what_is_between_short_and_long_calls_is_small() {
+        let _alone = lock(&LEARNING);
         let datatype = 0x5550_0000_8880;
         learn_size(datatype, 8);
         let is_small = |count: usize| is_small(Function::Bcast, count as c_int, datatype);

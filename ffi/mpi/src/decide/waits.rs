@@ -3,12 +3,13 @@
 //! Broadcasts that are forwarded because their communicator has no team yet. Each has to be
 //! counted, as its ranks ask for a team at certain calls, and nothing else: so a communicator says
 //! how many calls may follow that are only counted, and these are forwarded before anything of it
-//! is looked at, which between the program's own work is not in the caches.
+//! is looked at. Between two calls a program does its own work, and what they look at is not in the
+//! caches.
 //!
-//! All ranks must count the same calls, whichever way each goes on a rank. A call is counted here
-//! that would be counted there: a broadcast of a predefined type, of a size of which another one
-//! was, where the answer is the same for all sizes with that logarithm
-//! ([`is_uniform`](crate::decide::prior::is_uniform)). The communicator adds what was counted
+//! All ranks must count the same calls, whichever way each goes on a rank. What is counted here
+//! would be counted there: a broadcast of a predefined type, where the communicator has counted one
+//! whose size has the same logarithm, and the answer is the same for all of these
+//! ([`is_uniform`](crate::decide::prior::is_uniform)). The communicator adds what was counted here
 //! before it counts a call itself, or has a team.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -30,7 +31,7 @@ struct Entry {
 #[repr(align(64))]
 struct Entries([Entry; 4]);
 
-/// Only one thread may call MPI where there are any.
+/// There are entries only where one thread calls MPI.
 #[unsafe(link_section = "libcopy_hot")]
 static ENTRIES: Entries = Entries(
     [const {
@@ -50,11 +51,13 @@ fn find(comm: Word) -> Option<&'static Entry> {
     ENTRIES.0.iter().find(is_it)
 }
 
-/// The bit of a size.
+/// The bit of a size; none of a call without bytes, and of one with 4 GiB and more.
 #[inline(always)]
 fn bit(bytes: u64) -> u64 {
-    let power = bytes.max(1).ilog2();
-    if power < 32 { 1 << (32 + power) } else { 0 }
+    match bytes.checked_ilog2() {
+        Some(power) if power < 32 => 1 << (32 + power),
+        _ => 0,
+    }
 }
 
 /// Whether `count` elements are to be forwarded in any case, or are the broadcast of a communicator
@@ -88,36 +91,32 @@ fn follows(comm: Word, bytes: u64) -> bool {
     may_follow
 }
 
-/// How many calls of a communicator have followed since this was asked; no more may.
-pub fn followed(comm: Word) -> u64 {
-    find(comm & handle_bits()).map_or(0, |entry| {
-        let state = entry.state.load(Ordering::Relaxed);
-        entry.state.store(state >> 32 << 32, Ordering::Relaxed);
-        state >> 16 & 0xffff
-    })
+/// How many calls of a communicator were counted here since this was asked, and bytes that each has
+/// moved at least. No more are counted before [`let_follow`].
+pub fn followed(comm: Word) -> (u64, u64) {
+    let Some(entry) = find(comm & handle_bits()) else {
+        return (0, 0);
+    };
+    let state = entry.state.load(Ordering::Relaxed);
+    let sizes = state >> 32;
+    entry.state.store(sizes << 32, Ordering::Relaxed);
+    (state >> 16 & 0xffff, sizes & sizes.wrapping_neg())
 }
 
-/// Has so many calls of a communicator follow which has been asked how many have.
-pub fn let_follow(comm: Word, calls: u16) {
-    let comm = comm & handle_bits();
-    let Some(entry) = find(comm).or_else(|| find(0)) else {
-        return;
-    };
-    let before = entry.comm.swap(comm, Ordering::Relaxed);
-    let sizes = if before == comm {
-        entry.state.load(Ordering::Relaxed) >> 32 << 32
-    } else {
-        0
-    };
-    entry
-        .state
-        .store(sizes | u64::from(calls), Ordering::Relaxed);
-}
-
-/// Broadcasts of this size are counted by a communicator, and so are all with the same logarithm.
+/// Notes that a communicator counts broadcasts of this size, and so all with the same logarithm.
 pub fn counts(comm: Word, bytes: u64) {
-    if let Some(entry) = find(comm & handle_bits()) {
+    let comm = comm & handle_bits();
+    if let Some(entry) = find(comm).or_else(|| find(0)) {
+        entry.comm.store(comm, Ordering::Relaxed);
         entry.state.fetch_or(bit(bytes), Ordering::Relaxed);
+    }
+}
+
+/// After [`followed`]: the next calls of a communicator may be counted here, as many as `calls`
+/// says, if it counts any broadcasts.
+pub fn let_follow(comm: Word, calls: impl FnOnce() -> u16) {
+    if let Some(entry) = find(comm & handle_bits()) {
+        entry.state.fetch_or(u64::from(calls()), Ordering::Relaxed);
     }
 }
 
@@ -129,7 +128,7 @@ pub fn forget(comm: Word) {
     }
 }
 
-/// What is counted may change: no call follows before another one was counted.
+/// What is counted may change: nothing is counted here before a communicator has said so again.
 pub fn stop() {
     for entry in &ENTRIES.0 {
         let followed = entry.state.load(Ordering::Relaxed) & 0xffff_0000;
@@ -142,18 +141,21 @@ mod tests {
     use std::ffi::c_int;
 
     use super::*;
-    use crate::decide::threshold::{learn, learn_size};
+    use crate::decide::threshold::{LEARNING, learn, learn_size};
+    use libcopy::lock::lock;
 
     #[test]
     fn what_follows_is_counted_and_no_more_than_may() {
+        let _alone = lock(&LEARNING);
         let (comm, byte) = (0x7f00_0000_1000, 0x7f00_0000_2000);
         learn(usize::MAX, |_| (1, 0..0));
         learn_size(byte, 1);
         let goes = |function, bytes: c_int| is_small_or_waits(function, bytes, byte, comm);
-        assert!(!goes(Function::Bcast, 9), "nothing is known");
-        let_follow(comm, 3);
-        assert!(!goes(Function::Bcast, 9), "of no size");
+        let_follow(comm, || 3);
+        assert!(!goes(Function::Bcast, 9), "no size is known");
         counts(comm, 9);
+        assert!(!goes(Function::Bcast, 9), "none may follow");
+        let_follow(comm, || 3);
         assert!(goes(Function::Bcast, 15) && goes(Function::Bcast, 8));
         for other in [7, 16] {
             assert!(!goes(Function::Bcast, other), "{other} bytes are others");
@@ -161,23 +163,24 @@ mod tests {
         assert!(!goes(Function::Ibcast, 9), "another function");
         assert!(goes(Function::Bcast, 9));
         assert!(!goes(Function::Bcast, 9), "three have followed");
-        assert_eq!([followed(comm), followed(comm)], [3, 0]);
+        assert_eq!([followed(comm), followed(comm)], [(3, 8), (0, 8)]);
 
-        let_follow(comm, 2);
+        let_follow(comm, || 2);
         assert!(goes(Function::Bcast, 9), "sizes stay");
         stop();
         assert!(!goes(Function::Bcast, 9));
-        assert_eq!(followed(comm), 1, "what has followed is not lost");
-        let_follow(comm, 2);
+        assert_eq!(followed(comm).0, 1, "what has followed is not lost");
+        let_follow(comm, || 2);
         assert!(!goes(Function::Bcast, 9), "the sizes are");
         counts(comm, 9);
 
         // Others have no place, which are free when their communicators go.
         let others: Vec<Word> = (1..=4).map(|other| comm + 16 * other).collect();
-        for other in &others {
-            let_follow(*other, 2);
-            counts(*other, 9);
-        }
+        let lets = |comm| {
+            counts(comm, 9);
+            let_follow(comm, || 2);
+        };
+        others.iter().for_each(|comm| lets(*comm));
         let finds = |comm| is_small_or_waits(Function::Bcast, 9 as c_int, byte, comm);
         assert_eq!(
             [finds(others[0]), finds(others[2]), finds(others[3])],
@@ -185,9 +188,7 @@ mod tests {
         );
         forget(comm);
         assert!(!finds(comm));
-        let_follow(others[3], 1);
-        assert!(!finds(others[3]), "another one's sizes are not its own");
-        counts(others[3], 9);
+        lets(others[3]);
         assert!(finds(others[3]));
         others.iter().for_each(|comm| forget(*comm));
     }

@@ -5,7 +5,7 @@
 //! A function that is about requests asks one word which roles any request has ([`Roles`]), and is
 //! forwarded at once where there are none that it has to do with. Otherwise come in this order:
 //! requests with buffers in device memory, short receives, nonblocking collectives, messages, and
-//! the MPI library.
+//! the MPI library; but `MPI_Test` and `MPI_Testany` ask the library first where that says all.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null;

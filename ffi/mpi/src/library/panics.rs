@@ -17,6 +17,11 @@ pub fn guarded(work: impl FnOnce() -> c_int) -> c_int {
     caught(work).unwrap_or_else(failed)
 }
 
+/// What `work` gives, or nothing if it panics.
+pub fn caught_or_none<T>(work: impl FnOnce() -> Option<T>) -> Option<T> {
+    caught(work).ok().flatten()
+}
+
 #[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 pub use ours::caught;
 /// As it is called on other machines, where what is not ours ends the process.

@@ -72,9 +72,6 @@ impl Roles {
     pub const FORGOTTEN: Roles = Roles(Role::PersistentCollective as u32 | Role::Persistent as u32);
     /// Of [`Roles::COMPLETED`], what gets on meanwhile.
     pub const UNDER_WAY: Roles = Roles(Role::Message as u32 | Role::Collective as u32);
-    /// What has a function that asks about a request look at what is known of it before the library
-    /// does: with other roles it may be the other way round.
-    pub const LOOKED_AT_FIRST: Roles = Roles(Role::Collective as u32 | Role::Threads as u32);
     /// What concerns a function that starts or cancels requests.
     pub const STARTED: Roles = Roles(
         Role::Message as u32
@@ -92,11 +89,6 @@ impl Roles {
     #[inline(always)]
     pub fn are_none(self) -> bool {
         self.0 == 0
-    }
-
-    #[inline(always)]
-    pub fn have_any(self) -> bool {
-        self.0 != 0
     }
 
     /// These without one.
@@ -117,7 +109,9 @@ impl Role {
         ROLES.load(Ordering::Relaxed) & self as u32 != 0
     }
 
-    /// Says whether any request has it, while the lock is held of what is known of those.
+    /// Says whether any request has it. Of what threads change at the same time, the lock is held of
+    /// what is known of those requests; where there are several threads nobody asks for the others
+    /// ([`Role::OtherMessage`], [`Role::Threads`]).
     pub fn set(self, exists: bool) {
         if exists {
             ROLES.fetch_or(self as u32, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use crate::comm::processes::{World, world};
 use crate::gpu;
 use crate::library::abi::Word;
 use crate::library::count::Count;
-use crate::library::panics::caught;
+use crate::library::panics::{caught, caught_or_none};
 use crate::library::pmpi::forward;
 use crate::messages::arguments::{Address, Elements, Mode};
 use crate::messages::offering::{Candidate, Patience};
@@ -42,7 +42,7 @@ pub unsafe fn send(mode: Mode, what: Elements, to: Address) -> Option<c_int> {
         // SAFETY: the caller's promise.
         Some(unsafe { send::send_posted(world, mode, &shared, to) })
     };
-    caught(|| gpu::inside(send)).ok().flatten()
+    caught_or_none(|| gpu::inside(send))
 }
 
 /// `MPI_Isend` and `MPI_Issend`
@@ -59,7 +59,7 @@ pub unsafe fn isend(
         // SAFETY: the caller's promise.
         Some(unsafe { send::isend_posted(world, mode, shared, to, (request, None)) })
     };
-    caught(|| gpu::inside(send)).ok().flatten()
+    caught_or_none(|| gpu::inside(send))
 }
 
 /// `MPI_Send_init` and its relatives, whose starts offer what is sent ([`Plan::start_on_device`]);
@@ -88,7 +88,7 @@ pub unsafe fn send_init<N: Count>(
         call.offers = true;
         Some((world, call, candidate))
     };
-    let (world, call, candidate) = caught(|| gpu::inside(begin)).ok().flatten()?;
+    let (world, call, candidate) = caught_or_none(|| gpu::inside(begin))?;
     Some(call.begin(request, || {
         let code = make(buffer, count, datatype);
         if code == 0 {
@@ -118,7 +118,7 @@ pub unsafe fn exchange<N: Count>(
         }
         Some((world, call, shared))
     };
-    let (world, call, shared) = caught(|| gpu::inside(begin)).ok().flatten()?;
+    let (world, call, shared) = caught_or_none(|| gpu::inside(begin))?;
     Some(call.block(status, |status| {
         // SAFETY: the caller's promise, or memory in the place of what was promised.
         let post = |request| unsafe {

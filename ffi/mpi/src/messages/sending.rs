@@ -14,7 +14,7 @@ use crate::comm::processes::World;
 use crate::decide::worth;
 use crate::gpu;
 use crate::library::abi::Word;
-use crate::library::panics::caught;
+use crate::library::panics::caught_or_none;
 use crate::library::per_thread::per_thread;
 use crate::library::pmpi;
 use crate::messages::arguments::{Address, Elements, Kind, Mode, are_left};
@@ -307,7 +307,7 @@ impl Plan {
             self.has_comm()
                 .then(|| device.post(world, Patience::Start, offer))?
         };
-        match caught(|| gpu::inside(post)).ok().flatten() {
+        match caught_or_none(|| gpu::inside(post)) {
             // SAFETY: the caller's promise.
             Some(shared) => unsafe { self.send(world, shared) }.map(Some),
             None => gpu::pack_started(handle).map(|()| None),

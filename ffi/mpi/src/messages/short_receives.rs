@@ -19,14 +19,15 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use libcopy::p2p::{self, header};
+use libcopy::p2p::header;
 
 use crate::comm::communicator;
 use crate::comm::processes::{World, world};
 use crate::decide::threshold;
+use crate::decide::threshold::handle_at;
 use crate::library::abi::Word;
 use crate::library::pmpi;
-use crate::library::requests::{Completion, Role, Roles, Which};
+use crate::library::requests::{Completion, Role, Which};
 use crate::library::status::{Room, Status, is_ignored};
 use crate::library::unusual;
 use crate::messages::arguments::Elements;
@@ -142,22 +143,6 @@ fn meet(world: &World, comm: Word) -> bool {
         place.store(token, Ordering::Relaxed);
     }
     is_familiar(comm)
-}
-
-/// A handle of an array.
-///
-/// # Safety
-///
-/// The array has more handles than `index`.
-#[inline(always)]
-unsafe fn handle_at(requests: *const c_void, index: usize) -> usize {
-    // SAFETY: the caller's promise; the library's handles are as wide as that mask.
-    unsafe {
-        match threshold::handle_bits() {
-            usize::MAX => requests.cast::<usize>().add(index).read(),
-            _ => requests.cast::<u32>().add(index).read() as usize,
-        }
-    }
 }
 
 /// Whether any request of an array is noted.
@@ -768,14 +753,12 @@ unsafe fn tested(call: &Completion, handle: usize, at: *mut c_void, code: c_int)
 /// As for [`test`].
 #[inline(always)]
 pub unsafe fn asks_library_first(request: *const c_void, flag: *const c_int) -> bool {
-    if Roles::LOOKED_AT_FIRST.now().have_any() || unusual::has_orphans() || !p2p::is_quiet() {
-        return false;
-    }
-    if request.is_null() || flag.is_null() {
-        return false;
-    }
-    // SAFETY: the caller's promise.
-    !Role::OtherMessage.exists() || !requests::may_be_other(unsafe { handle_at(request, 0) })
+    let is_idle = !Role::Collective.exists() && !unusual::has_orphans();
+    // SAFETY: one request.
+    is_idle
+        && !request.is_null()
+        && !flag.is_null()
+        && unsafe { requests::library_first(request, 1) }
 }
 
 /// Copies the handles of a call, and returns where its statuses go.

@@ -310,7 +310,7 @@ unsafe fn testany_at_once(call: &Completion) -> Option<c_int> {
         return None;
     }
     // SAFETY: the caller's promise.
-    let world = world().filter(|it| unsafe { library_first(it, requests, count as usize) })?;
+    let world = world().filter(|_| unsafe { library_first(requests, count as usize) })?;
     if count == 1 {
         // SAFETY: the caller's promise.
         return Some(unsafe {

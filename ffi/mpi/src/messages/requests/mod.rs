@@ -22,5 +22,5 @@ pub use progress::{forget_all, register, settle, settle_orphans};
 #[cfg(feature = "gpu")]
 pub use table::offers;
 pub use table::{
-    Unfetched, any, may_be_other, remember, remember_own, remember_seen, remember_watched,
+    Unfetched, any, library_first, remember, remember_own, remember_seen, remember_watched,
 };

@@ -10,6 +10,7 @@ use libcopy::lock::lock;
 use libcopy::p2p;
 
 use crate::comm::processes::{World, world};
+use crate::decide::threshold::handle_at;
 use crate::library::abi::Word;
 use crate::library::requests::{Role, Table};
 use crate::library::status::{Room, Status};
@@ -145,7 +146,7 @@ pub(super) fn insert(handle: Word, entry: Arc<Entry>) {
 
 /// Whether a request that we know may be another thing than a receive.
 #[inline(always)]
-pub fn may_be_other(handle: Word) -> bool {
+fn may_be_other(handle: Word) -> bool {
     UNLISTED.load(Ordering::Relaxed) != 0
         || LISTED
             .iter()
@@ -235,13 +236,11 @@ pub(super) fn forget(handle: Word) {
 ///
 /// There are as many handles.
 #[inline(always)]
-pub(super) unsafe fn library_first(world: &World, requests: *const c_void, count: usize) -> bool {
-    let may_be_other = |at: usize| {
-        // SAFETY: the caller's promise.
-        may_be_other(unsafe { world.abi.handle_at(requests, at) } & world.abi.handle)
-    };
+pub unsafe fn library_first(requests: *const c_void, count: usize) -> bool {
+    // SAFETY: the caller's promise.
+    let may_be_other = |at: usize| may_be_other(unsafe { handle_at(requests, at) });
     let are_receives = !Role::OtherMessage.exists() || !(0..count).any(may_be_other);
-    are_receives && p2p::is_quiet() && !threads::are_several(world.abi)
+    are_receives && p2p::is_quiet() && world().is_some_and(|world| !threads::are_several(world.abi))
 }
 
 #[cfg(test)]
