@@ -80,8 +80,8 @@ const PLACES: usize = 64;
 pub enum Way {
     /// They are intercepted, unless the governor has one forwarded, if it decides about them.
     Intercepted { bytes: usize, is_governed: bool },
-    /// They are forwarded until their communicator has a team. Each moves so many bytes; a broadcast
-    /// may only be counted, as others of about its size ([`crate::decide::waits`]).
+    /// They are forwarded until their communicator has a team. Each moves so many bytes; of a
+    /// broadcast the next ones of about its size may only be counted ([`crate::decide::waits`]).
     Waits { moved: u64, is_bcast: bool },
     /// They are forwarded for good.
     Forwarded(Outcome),

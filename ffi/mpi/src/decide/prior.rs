@@ -107,8 +107,8 @@ fn faster_of_many(library: MpiImplementation, function: Function) -> Option<[Ran
         (Function::Alltoall | Function::Alltoallv | Function::Alltoallw, OpenMpi) => {
             Some([from(64 * KIB), NEVER, NEVER])
         }
-        // In chunks all ranks wait for all, while the library's leaves run ahead: 64 KiB took 32 and
-        // 64 ranks 0.42 and 1.1 ms, plain 0.32 and 0.67.
+        // In chunks all ranks wait for all, while the library's leaves run ahead: 64 KiB took 32
+        // and 64 ranks 0.42 and 1.1 ms, plain 0.32 and 0.67.
         (Function::Reduce, OpenMpi) => Some([NEVER, from(MIB), NEVER]),
         _ => None,
     }

@@ -109,9 +109,8 @@ impl Role {
         ROLES.load(Ordering::Relaxed) & self as u32 != 0
     }
 
-    /// Says whether any request has it. Of what threads change at the same time, the lock is held of
-    /// what is known of those requests; where there are several threads nobody asks for the others
-    /// ([`Role::OtherMessage`], [`Role::Threads`]).
+    /// Says whether any request has it, while the lock is held of what is known of those; but for
+    /// [`Role::OtherMessage`] and [`Role::Threads`], which matter only where one thread calls.
     pub fn set(self, exists: bool) {
         if exists {
             ROLES.fetch_or(self as u32, Ordering::Relaxed);
