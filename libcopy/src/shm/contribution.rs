@@ -45,8 +45,9 @@ pub(crate) const CHUNK: usize = 32 << 10;
 /// four ranks, and 301 and 102 with eight (two processors of an EPYC of Zen 4).
 pub(crate) const LARGE_CHUNK: usize = 256 << 10;
 
-/// Bytes of a chunk of each of so many ranks, at most: [`LARGE_CHUNK`] of up to [`MOST_MEMBERS`].
-/// All chunks of more have as many bytes together, as far as there are any ([`MOST_IN_CHUNKS`]).
+/// The most bytes that a chunk of each of `ranks` ranks has: [`LARGE_CHUNK`] of up to
+/// [`MOST_MEMBERS`]. All chunks of more have as many bytes together, as far as there are any
+/// ([`MOST_IN_CHUNKS`]).
 pub(crate) fn largest_chunk(ranks: usize) -> usize {
     if ranks > MOST_IN_CHUNKS {
         return 0;

@@ -127,7 +127,7 @@ pub fn is_small<N: Count>(function: Function, count: N, datatype: Word) -> bool 
     bytes.is_some_and(|bytes| is_below_or_between(function, bytes))
 }
 
-/// Whether so many bytes are to be forwarded in any case.
+/// Whether calls of `bytes` bytes are to be forwarded in any case.
 #[inline(always)]
 pub fn is_below_or_between(function: Function, bytes: u64) -> bool {
     let [start, length] = &FORWARDED[function as usize].between;

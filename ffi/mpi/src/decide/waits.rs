@@ -27,7 +27,8 @@ struct Entry {
     state: AtomicU64,
 }
 
-/// So many that one line has them. A communicator that finds none is looked at each time.
+/// Four, which fill a line of the cache. A communicator that finds none free is looked at each
+/// time.
 #[repr(align(64))]
 struct Entries([Entry; 4]);
 
@@ -60,10 +61,10 @@ fn bit(bytes: u64) -> u64 {
     }
 }
 
-/// Whether `count` elements are to be forwarded in any case, or are the broadcast of a communicator
-/// that only counts it, which then is done.
+/// Whether `count` elements are to be forwarded in any case, or are a broadcast that only had to be
+/// counted, and now is.
 #[inline(always)]
-pub fn is_small_or_waits<N: Count>(
+pub fn is_small_or_counted<N: Count>(
     function: Function,
     count: N,
     datatype: Word,
@@ -150,7 +151,7 @@ mod tests {
         let (comm, byte) = (0x7f00_0000_1000, 0x7f00_0000_2000);
         learn(usize::MAX, |_| (1, 0..0));
         learn_size(byte, 1);
-        let goes = |function, bytes: c_int| is_small_or_waits(function, bytes, byte, comm);
+        let goes = |function, bytes: c_int| is_small_or_counted(function, bytes, byte, comm);
         let_follow(comm, || 3);
         assert!(!goes(Function::Bcast, 9), "no size is known");
         counts(comm, 9);
@@ -181,7 +182,7 @@ mod tests {
             let_follow(comm, || 2);
         };
         others.iter().for_each(|comm| lets(*comm));
-        let finds = |comm| is_small_or_waits(Function::Bcast, 9 as c_int, byte, comm);
+        let finds = |comm| is_small_or_counted(Function::Bcast, 9 as c_int, byte, comm);
         assert_eq!(
             [finds(others[0]), finds(others[2]), finds(others[3])],
             [true, true, false]

@@ -19,7 +19,7 @@ use crate::collectives::persistent::made;
 use crate::collectives::small_calls::{are_small_parts, are_small_together, were_small};
 use crate::collectives::{barrier, irregular, neighbours, reductions, regular};
 use crate::decide::threshold::{is_small, is_small_unless_special};
-use crate::decide::waits::is_small_or_waits;
+use crate::decide::waits::is_small_or_counted;
 use crate::library::abi::Word;
 use crate::library::buffers::{Buffer, BufferV, BufferW, Packing, Reduction, Side};
 use crate::library::count::{Count, Large};

@@ -28,7 +28,7 @@ macro_rules! collectives {
                 operation Bcast;
                 arrays [None];
                 device bcast [buffer(buffer, count, datatype)] [root];
-                small [is_small_or_waits(count, datatype, comm)];
+                small [is_small_or_counted(count, datatype, comm)];
                 blocking bcast = [MPI_Bcast MPI_Bcast_c] [mpi_bcast_ ompi_bcast_f] => Bcast regular;
                 nonblocking ibcast = [MPI_Ibcast MPI_Ibcast_c] [mpi_ibcast_ ompi_ibcast_f] => Ibcast calls;
                 persistent bcast_init = [MPI_Bcast_init MPI_Bcast_init_c MPIX_Bcast_init]
