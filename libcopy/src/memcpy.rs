@@ -10,7 +10,7 @@
 #[inline]
 pub(crate) unsafe fn cached(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: the caller's promise.
-    unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
+    unsafe { libcopy_datatype::memcpy::copy(to, from, len) }
 }
 
 /// As [`cached`], but the bytes written bypass the cache: for destinations that are larger than

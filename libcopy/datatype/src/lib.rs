@@ -42,6 +42,8 @@ mod form;
 mod image;
 mod kernel;
 mod layout;
+#[doc(hidden)]
+pub mod memcpy;
 mod named;
 #[doc(hidden)]
 pub mod nearest;

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use libcopy_datatype::Layout;
+use libcopy_datatype::{Layout, memcpy};
 
 use crate::context::{Context, SCRATCH, lock};
 use crate::driver::{Driver, Handle};
@@ -565,11 +565,11 @@ fn move_part(driver: &Driver, part: &Part<'_>, pending: Option<&mut Option<Work>
             launched(chunk.of, scratch)?;
             // SAFETY: pageable memory of the caller, and the scratch memory, which is this thread's
             // for now.
-            unsafe { std::ptr::copy_nonoverlapping(scratch_bytes, host, bytes) };
+            unsafe { memcpy::copy(host, scratch_bytes, bytes) };
             Ok(())
         } else {
             // SAFETY: as above.
-            unsafe { std::ptr::copy_nonoverlapping(host, scratch_bytes, bytes) };
+            unsafe { memcpy::copy(scratch_bytes, host, bytes) };
             launched(chunk.of, scratch)
         }
     })

@@ -11,6 +11,7 @@ use super::ioctl::ioctl;
 use super::region_id::{RegionId, Rights};
 use crate::error::{Error, Result, Value};
 use crate::mapping::SharedMapping;
+use crate::memcpy;
 use crate::uapi;
 
 impl Domain {
@@ -96,7 +97,7 @@ impl Attachment {
         // pointers lead to.
         unsafe {
             let from = self.as_ptr().add(offset);
-            std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len());
+            memcpy::cached(bytes.as_mut_ptr(), from, bytes.len());
         }
         Ok(())
     }
@@ -112,7 +113,7 @@ impl Attachment {
         // SAFETY: as in `read`, and the mapping is writable.
         unsafe {
             let to = self.as_ptr().add(offset);
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+            memcpy::cached(to, bytes.as_ptr(), bytes.len());
         }
         Ok(())
     }

@@ -724,7 +724,7 @@ impl Outgoing {
                     let from = (self.filled - self.rest_from) as usize;
                     let rest = &rest.bytes()[from..from + n as usize];
                     // SAFETY: the lane has this room, which the receiver does not look at.
-                    unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), to, rest.len()) };
+                    unsafe { memcpy::cached(to, rest.as_ptr(), rest.len()) };
                     true
                 }
                 (None, Content::Host(View::Dense(base))) => {

@@ -8,6 +8,8 @@ use std::sync::{Arc, OnceLock};
 
 use libcopy_datatype::Layout;
 
+use crate::memcpy;
+
 /// A layout, and how a peer gets to know it.
 #[derive(Debug)]
 pub struct DescribedLayout {
@@ -201,7 +203,7 @@ impl View {
                 let from = base.wrapping_add(range.start as usize);
                 let len = (range.end - range.start) as usize;
                 // SAFETY: the caller's promise.
-                unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+                unsafe { memcpy::cached(to, from, len) };
             }
             // SAFETY: the caller's promise.
             View::Typed(described, origin) => unsafe {
@@ -228,7 +230,7 @@ impl View {
                 let to = base.wrapping_add(range.start as usize);
                 let len = (range.end - range.start) as usize;
                 // SAFETY: the caller's promise.
-                unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+                unsafe { memcpy::cached(to, from, len) };
             }
             // SAFETY: the caller's promise.
             View::Typed(described, origin) => unsafe {

@@ -133,7 +133,7 @@ pub const TABLE: &[Layers] = &[
         name: "libcopy-datatype",
         root: "libcopy/datatype/src/lib.rs",
         order: "
-            room nearest
+            room nearest memcpy
             < error offsets comparison
             < kernel/caches kernel/loop_nest kernel/prefetch kernel/profile kernel/pattern kernel/instructions
             < kernel/far

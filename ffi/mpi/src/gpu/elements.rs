@@ -5,6 +5,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
+use libcopy::datatype::memcpy;
 use libcopy::scratch::zeros;
 use libcopy_gpu::{Driver, Error, GpuLayout, Pending, Pointer, Space};
 
@@ -343,7 +344,7 @@ impl Elements {
                 let from = packed.as_ptr() as u64;
                 return said(abi, libcopy_gpu::copy(driver, to, from, packed.len()));
             }
-            std::ptr::copy_nonoverlapping(packed.as_ptr(), to as *mut u8, packed.len());
+            memcpy::copy(to as *mut u8, packed.as_ptr(), packed.len());
         }
         Ok(())
     }
@@ -368,7 +369,7 @@ impl Elements {
                 let to = packed.as_mut_ptr() as u64;
                 said(abi, libcopy_gpu::copy(driver, to, from, bytes))?;
             } else {
-                std::ptr::copy_nonoverlapping(from as *const u8, packed.as_mut_ptr(), bytes);
+                memcpy::copy(packed.as_mut_ptr(), from as *const u8, bytes);
             }
             self.kind.unpack(&packed, origin, self.count)?;
         }

@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
-use libcopy::datatype::Datatype;
+use libcopy::datatype::{Datatype, memcpy};
 use libcopy::p2p::{OpaqueElements, View};
 
 use crate::library::abi::{Abi, Word};
@@ -86,7 +86,7 @@ impl OpaqueElements for Opaque {
         let packed = unsafe { self.kind.copy_out(self.base, count)? };
         let part = &packed[range.start as usize..range.end as usize];
         // SAFETY: the caller's promise.
-        unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len()) };
+        unsafe { memcpy::copy(to, part.as_ptr(), part.len()) };
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
+use libcopy::datatype::memcpy;
 use libcopy::scratch::{Scratch, zeros};
 
 use crate::library::abi::{Abi, Word};
@@ -513,7 +514,7 @@ impl Kind {
     ) -> Result<(), c_int> {
         if self.dense {
             // SAFETY: dense elements are their bytes; the caller's promise.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), base.cast(), bytes.len()) };
+            unsafe { memcpy::copy(base.cast(), bytes.as_ptr(), bytes.len()) };
             return Ok(());
         }
         // SAFETY: the caller's promise.

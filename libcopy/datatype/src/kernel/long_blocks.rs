@@ -4,6 +4,7 @@
 
 use super::loop_nest::{Dim, Nest, Run, blocks};
 use super::profile::CpuProfile;
+use crate::memcpy;
 
 /// The kernel for blocks of more than [`SMALL`](super::loop_nest::SMALL) bytes.
 pub(super) fn select(profile: &CpuProfile, len: usize, dims: &[Dim; 3]) -> Run {
@@ -41,7 +42,7 @@ unsafe fn each(to: *mut u8, from: *const u8, nest: &Nest) {
         nest.each_row(to, from, |to, from| {
             let (mut to, mut from) = (to, from);
             for _ in 0..row.count {
-                std::ptr::copy_nonoverlapping(from, to, len);
+                memcpy::copy(to, from, len);
                 to = to.wrapping_offset(row.to);
                 from = from.wrapping_offset(row.from);
             }

@@ -6,6 +6,7 @@ use super::loop_nest::SMALL;
 use super::short_blocks;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use super::x86;
+use crate::memcpy;
 
 /// Copies one piece.
 ///
@@ -21,7 +22,7 @@ pub(in super::super) unsafe fn dense(to: *mut u8, from: *const u8, len: usize) {
             if x86::piece(to, from, len) {
                 return;
             }
-            std::ptr::copy_nonoverlapping(from, to, len);
+            memcpy::copy(to, from, len);
         } else {
             short_blocks::short(to, from, len);
         }

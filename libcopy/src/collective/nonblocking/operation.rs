@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::engine::{Engines, Held, State};
 use super::table::{Between, Buffers, MOST_PIECES, Place, Places, ROOM, Table};
 use crate::collective::division::slices;
+use crate::memcpy;
 use crate::op::Op;
 use crate::process::Home;
 use crate::shm::board::CopyRequest;
@@ -612,9 +613,9 @@ impl Operation {
             // with; the room has as many bytes, and is elsewhere.
             unsafe {
                 if request.is_write {
-                    std::ptr::copy_nonoverlapping(room, self.recv.wrapping_add(at), len);
+                    memcpy::cached(self.recv.wrapping_add(at), room, len);
                 } else {
-                    std::ptr::copy_nonoverlapping(self.send.wrapping_add(at), room, len);
+                    memcpy::cached(room, self.send.wrapping_add(at), len);
                 }
             }
         };
@@ -648,7 +649,7 @@ impl Operation {
                     // SAFETY: the owner has put these bytes into the room; ours has a place for
                     // them.
                     unsafe {
-                        std::ptr::copy_nonoverlapping(room, owed.ours.wrapping_add(owed.done), len);
+                        memcpy::cached(owed.ours.wrapping_add(owed.done), room, len);
                     }
                 }
                 owed.done += len;
@@ -671,7 +672,7 @@ impl Operation {
         let len = ROOM.min(owed.len - owed.done);
         if owed.is_write {
             // SAFETY: our own bytes, and the room, which nobody looks at now.
-            unsafe { std::ptr::copy_nonoverlapping(owed.ours.wrapping_add(owed.done), room, len) };
+            unsafe { memcpy::cached(room, owed.ours.wrapping_add(owed.done), len) };
         }
         let request = CopyRequest {
             owner: owed.peer,
@@ -856,13 +857,13 @@ impl Operation {
                     match (rank == me, next) {
                         (true, Step::Write(_)) => {
                             let to = self.recv.wrapping_add(recv_at);
-                            std::ptr::copy_nonoverlapping(result, to, len);
+                            memcpy::cached(to, result, len);
                             Ok(())
                         }
                         // It is combined where it is, unless the result takes its place before.
                         (true, Step::Fetch(_)) if op != Op::Exscan => Ok(()),
                         (true, _) => {
-                            std::ptr::copy_nonoverlapping(own, ours, len);
+                            memcpy::cached(ours, own, len);
                             Ok(())
                         }
                         (false, Step::Write(_)) => {

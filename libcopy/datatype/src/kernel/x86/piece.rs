@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use super::super::caches::{first_level, second_level_bytes};
 use super::super::instructions::{has_512, has_avx2};
 use super::super::profile::CpuProfile;
+use crate::memcpy;
 
 /// Copies one piece without a decision that depends on its length, as long as that is at most
 /// 64: lists of short pieces of all lengths would mispredict nearly every one.
@@ -23,7 +24,7 @@ pub(in super::super) unsafe fn masked(to: *mut u8, from: *const u8, len: usize) 
     if len > 64 {
         if len > 512 {
             // SAFETY: the caller's promise.
-            return unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+            return unsafe { memcpy::copy(to, from, len) };
         }
         while len > 64 {
             // SAFETY: 64 of the bytes that the caller promises; registers above 15 do not slow
