@@ -658,8 +658,8 @@ fn chunks(team: &mut Team) {
     }
 }
 
-/// More ranks than one group has, which share processors, combine in chunks, too: those of short
-/// calls, of one chunk and of several.
+/// More ranks than one group has, which share processors, combine in chunks, too: calls of one
+/// chunk and of several.
 #[test]
 fn many_ranks_that_share_processors_combine_in_chunks() {
     expect_success(18, "many-chunks", &[]);

@@ -161,8 +161,8 @@ int main(int argc, char **argv)
 	}
 	bind_here();
 	peer = rank ^ 1;
-	/* As programs have them: 16 bytes behind the beginning of a page where they are long, which
-	 * some memcpys are slow with. */
+	/* As programs have them: long ones begin 16 bytes behind the beginning of a page, where the
+	 * memcpy of some C libraries is slow. */
 	from = malloc(FACES * most);
 	to = malloc(FACES * most);
 	if (!from || !to)

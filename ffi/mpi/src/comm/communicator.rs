@@ -239,8 +239,8 @@ impl Comm {
     }
 
     /// After a call that has stayed without a group: the next ones may only be counted
-    /// ([`waits`]), until ranks ask for a team or one is timed. `bcast`: the bytes
-    /// of that call, if it was a broadcast and those with the same logarithm would be counted, too.
+    /// ([`waits`]), until ranks ask for a team or one is timed. `bcast`: the bytes of that call, if
+    /// it was a broadcast and those with the same logarithm would be counted, too.
     pub fn lets_follow(&self, abi: &Abi, comm: Word, bcast: Option<u64>) {
         const MOST: u64 = 64;
         if active::is_meeting_wanted() || unusual::is_timed() || threads::are_several(abi) {
