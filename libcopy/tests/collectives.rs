@@ -86,6 +86,7 @@ fn a_rank() {
         "huge" => huge(&mut Team::from_env().unwrap()),
         "barriers" => barriers(&mut Team::from_env().unwrap()),
         "transports" => transports(&mut Team::from_env().unwrap()),
+        "late" => late(&mut Team::from_env().unwrap(), words.next().unwrap()),
         "root" => wrong_root(&mut Team::from_env().unwrap(), words.next().unwrap()),
         "chunks" => chunks(&mut Team::from_env().unwrap()),
         "many-chunks" => many_chunks(&mut Team::from_env().unwrap()),
@@ -1678,6 +1679,67 @@ fn mismatch(team: &mut Team, what: &str) {
         assert!(matches!(error, Error::Mismatch { .. }), "{what}: {error}");
         assert!(matches!(again, Error::Mismatch { .. }), "{what}: {again}");
     }
+}
+
+/// A rank that comes late to a call which the others have ended without it gets its bytes, whatever
+/// has gone wrong in the call after it: which call fails does not depend on who is how fast.
+#[test]
+fn a_call_that_others_have_ended_is_ended_by_all() {
+    for what in ["bcast", "gather", "scatter", "reduce"] {
+        let script = format!("late {what}");
+        expect_success(4, &script, &[]);
+        expect_success(4, &script, &[(GROUPS, "0")]);
+        expect_success(4, &script, &through_cma(&[]));
+    }
+}
+
+fn late(team: &mut Team, what: &str) {
+    if std::env::var_os(GROUPS).is_some() {
+        team.set_oversubscription(Oversubscription::None);
+    }
+    let (me, size) = (team.rank(), team.size());
+    for len in [100, 3000] {
+        let is_last = len == 3000;
+        let mine = vec![me as u8 + 1; len];
+        // The rank that the others do not wait for.
+        let is_late = me == 1;
+        team.barrier().unwrap();
+        if is_late && is_last {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        let mut all = vec![9; len * size];
+        let (send, recv) = (&mine[..], is_late.then_some(&mut all[..]));
+        let result = match what {
+            "bcast" => {
+                all.fill(me as u8);
+                team.bcast(&mut all, 3)
+            }
+            "gather" => team.gather(send, recv, 1),
+            "scatter" => {
+                let root = me == 3;
+                let parts: Vec<u8> = (0..size).flat_map(|rank| vec![rank as u8; len]).collect();
+                team.scatter(root.then_some(&parts), &mut all[..len], 3)
+            }
+            _ => team.reduce_bytes(Some(send), recv.map(|all| &mut all[..len]), 1, 4, add),
+        };
+        let outcome = result.map_err(|error| error.to_string());
+        assert_eq!(outcome, Ok(()), "{what} of {len} bytes");
+        let expected = match what {
+            "bcast" => vec![3; len * size],
+            "gather" if is_late => (1..=size).flat_map(|it| vec![it as u8; len]).collect(),
+            "scatter" => vec![me as u8; len],
+            "reduce" if is_late => vec![10; len],
+            _ => vec![],
+        };
+        assert!(all.starts_with(&expected), "{what} of {len} bytes");
+    }
+    let result = if me == 2 {
+        team.gather(&[0; 8], Some(&mut [0; 32]), 2)
+    } else {
+        team.barrier()
+    };
+    let error = result.unwrap_err();
+    assert!(matches!(error, Error::Mismatch { .. }), "{error}");
 }
 
 #[test]

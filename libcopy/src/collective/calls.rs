@@ -84,7 +84,8 @@ impl Team {
     /// [`Error::Argument`] if there is no such root, [`Error::Mismatch`] if the ranks call
     /// different operations or lengths, [`Error::PeerDied`] or [`Error::PeerLeft`] if a rank is
     /// gone, [`Error::Broken`] after an earlier error, [`Error::System`] or [`Error::Ioctl`] if a
-    /// transport fails on the way. An error of one rank breaks the team for all.
+    /// transport fails on the way. An error of one rank breaks the team for all, from the call on
+    /// in which it happens.
     pub fn bcast<T: Pod>(&mut self, data: &mut [T], root: usize) -> Result<()> {
         let bytes: &mut [u8] = cast_slice_mut(data);
         self.ready([bytes, &[]])?;

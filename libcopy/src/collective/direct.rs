@@ -514,7 +514,10 @@ fn come(team: &mut Team, rank: usize, number: u64) -> Boxed<()> {
     }
     match team.contributions.newest(rank, ours, theirs) {
         Ok(newest) => team.contributions.has_begun(rank, newest),
-        Err([theirs, ours]) => return Err(team.mailbox.waiter.mismatch(rank, theirs, ours).into()),
+        Err([theirs, ours]) => {
+            let waiter = &team.mailbox.waiter;
+            return Err(waiter.mismatch_before(rank, theirs, ours).into());
+        }
     }
     Ok(())
 }

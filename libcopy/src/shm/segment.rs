@@ -56,7 +56,7 @@ use crate::team::key::TeamKey;
 use crate::topology::{self, CPU_WORDS};
 
 /// Set as the last step of making the segment: "libcopy" and the version of the layout.
-const READY: u64 = u64::from_le_bytes(*b"libcopy\x0b");
+const READY: u64 = u64::from_le_bytes(*b"libcopy\x0c");
 
 /// Most ranks a team may have.
 pub(crate) const MAX_RANKS: usize = 64 * RANK_WORDS;
@@ -105,7 +105,9 @@ pub(crate) struct Preamble {
     pub(crate) claim: AtomicU64,
     /// Why the team cannot be used any more; 0 as long as it can.
     pub(crate) broken: AtomicU64,
-    pub(crate) details: [AtomicU64; 6],
+    pub(crate) details: [AtomicU64; 4],
+    /// The earliest operation that has failed for another reason after that; inverted, 0 if none.
+    pub(crate) earlier: AtomicU64,
     /// The same as a text, where a rank could not join.
     reason: [AtomicU64; REASON_WORDS],
     /// Key of the kernel module's domain, made by rank 0.

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::cause::{Cause, Kind};
 use super::segment::{HEALTH_EVERY, HISTORY, Segment};
 use super::sync::Ordering;
 use crate::error::{Error, Result};
@@ -24,12 +25,6 @@ const SHORT_NAP: Duration = Duration::from_millis(1);
 /// Longest time to give the processor away without sleeping. More does not help: where peers take
 /// this long, it is because they have no processor.
 const YIELDING: Duration = Duration::from_millis(1);
-
-const DIED: u64 = 1;
-const LEFT: u64 = 2;
-pub(crate) const MISMATCH: u64 = 3;
-pub(crate) const BROKEN: u64 = 4;
-const NOT_JOINED: u64 = 5;
 
 /// What a rank that waits does for peers that wait for bytes of an engine.
 #[derive(Debug)]
@@ -56,8 +51,10 @@ pub(crate) struct Waiter {
     last_health: Cell<Instant>,
     /// How we help peers, if copy engines move bytes of this team.
     helper: Option<Helper>,
-    /// The operation we are in, and its number.
+    /// The operation we are in, or were in last, and its number.
     current: Cell<(u64, Call)>,
+    /// Whether we are in it.
+    is_in_call: Cell<bool>,
     /// The progress hook: what a rank that sleeps has to do now and then.
     progress: Option<fn()>,
 }
@@ -81,6 +78,7 @@ impl Waiter {
                     len: 0,
                 },
             )),
+            is_in_call: Cell::new(false),
             progress: None,
         }
     }
@@ -163,14 +161,28 @@ impl Waiter {
         self.last_health.get().elapsed() >= HEALTH_EVERY
     }
 
-    /// Notes for all to see which operation we are in.
-    pub(crate) fn enter(&self, sequence: u64, call: Call) {
+    /// Begins an operation, and notes for all to see which one. Nothing is noted once the team is
+    /// broken: a rank that is late compares its call with our last notes.
+    ///
+    /// # Errors
+    ///
+    /// Why the team is broken.
+    pub(crate) fn enter(&self, sequence: u64, call: Call) -> Result<()> {
         self.current.set((sequence, call));
+        self.is_in_call.set(true);
+        self.verdict()?;
         let record = &self.segment.block(self.rank).calls[sequence as usize % HISTORY];
         for (word, value) in record.words.iter().zip(call.to_words()) {
             word.store(value, Ordering::Relaxed);
         }
         record.sequence.store(sequence, Ordering::Release);
+        Ok(())
+    }
+
+    /// The operation is over.
+    #[inline]
+    pub(crate) fn leave(&self) {
+        self.is_in_call.set(false);
     }
 
     /// Fails if a peer's operation of this number is another one: then both may wait where the
@@ -310,52 +322,78 @@ impl Waiter {
         Ok(None)
     }
 
-    /// The error that broke the team, if one did, or that of a forked child.
+    /// The error that broke the team, if one did, or that of a forked child. In an operation, what
+    /// went wrong in a later one is none: whoever is there has ended ours, so that we can, too.
     #[inline]
     pub(crate) fn verdict(&self) -> Result<()> {
         self.segment.check_home()?;
         match self.segment.preamble().broken.load(Ordering::Acquire) {
             0 => Ok(()),
-            word => Err(self.explain(word)),
+            word => self.explain(word),
         }
     }
 
     #[cold]
-    fn explain(&self, word: u64) -> Error {
-        let rank = (word & 0xFFFF_FFFF) as usize;
-        let detail = |i: usize| self.segment.preamble().details[i].load(Ordering::Relaxed);
-        match word >> 32 {
-            DIED => Error::PeerDied { rank },
-            LEFT => Error::PeerLeft { rank },
-            MISMATCH => Error::Mismatch {
+    fn explain(&self, first: u64) -> Result<()> {
+        let (number, _) = self.current.get();
+        let concerns_us =
+            |cause: &Cause| !self.is_in_call.get() || cause.number <= Cause::counted(number);
+        let cause_of = |word| {
+            Cause::from_word(word).ok_or_else(|| Error::corrupt("the state of the team", word))
+        };
+        let preamble = self.segment.preamble();
+        let mut cause = cause_of(first)?;
+        // The details are those of the first one.
+        let is_first = concerns_us(&cause);
+        if !is_first {
+            match preamble.earlier.load(Ordering::Acquire) {
+                0 => return Ok(()),
+                inverse => cause = cause_of(!inverse)?,
+            }
+            if !concerns_us(&cause) {
+                return Ok(());
+            }
+        }
+        let rank = cause.rank;
+        let detail = |i: usize| preamble.details[i].load(Ordering::Relaxed);
+        Err(match cause.kind {
+            Kind::Died => Error::PeerDied { rank },
+            Kind::Left => Error::PeerLeft { rank },
+            Kind::Mismatch if is_first => Error::Mismatch {
                 rank,
                 theirs: Call::from_words([detail(0), detail(1)]).to_string(),
                 expected: Call::from_words([detail(2), detail(3)]).to_string(),
             },
-            BROKEN => Error::Broken { rank },
-            NOT_JOINED => Error::Join {
+            Kind::NotJoined => Error::Join {
                 rank,
                 why: self.segment.reason(),
             },
-            _ => Error::corrupt("the state of the team", word),
-        }
+            Kind::Mismatch | Kind::Broken => Error::Broken { rank },
+        })
     }
 
     /// Breaks the team for everybody and returns the error for us. That a peer is gone is only the
     /// reason where nobody gave another one before: it may have gone because of that.
     #[cold]
     pub(crate) fn break_team(&self, error: Error) -> Error {
-        let word = match &error {
-            Error::PeerDied { rank } => DIED << 32 | *rank as u64,
-            Error::PeerLeft { rank } => LEFT << 32 | *rank as u64,
-            Error::Join { rank, .. } => NOT_JOINED << 32 | *rank as u64,
-            _ => BROKEN << 32 | self.rank as u64,
+        let (kind, rank) = match &error {
+            Error::PeerDied { rank } => (Kind::Died, *rank),
+            Error::PeerLeft { rank } => (Kind::Left, *rank),
+            Error::Join { rank, .. } => (Kind::NotJoined, *rank),
+            _ => (Kind::Broken, self.rank),
         };
         let why = match &error {
             Error::Join { why, .. } => why,
             _ => "",
         };
-        let first = self.break_with(word, [0; 4], why);
+        // Outside of operations we have ended the last one, which nobody has to fail. A rank may
+        // die in any.
+        let number = match kind {
+            Kind::Died => 0,
+            _ => self.current.get().0 + u64::from(!self.is_in_call.get()),
+        };
+        let cause = Cause { number, kind, rank };
+        let first = self.break_with(cause, [0; 4], why);
         match error {
             Error::PeerDied { .. } | Error::PeerLeft { .. } if !first => {
                 // The first rank may have been killed before it wrote why.
@@ -369,11 +407,26 @@ impl Waiter {
         }
     }
 
-    /// Breaks the team since two ranks disagree.
+    /// Breaks the team since two ranks disagree about the operation that we are in.
     #[cold]
     pub(crate) fn mismatch(&self, rank: usize, theirs: Call, expected: Call) -> Error {
+        self.mismatch_in(self.current.get().0, rank, theirs, expected)
+    }
+
+    /// The same about another one, whose number is not known.
+    #[cold]
+    pub(crate) fn mismatch_before(&self, rank: usize, theirs: Call, expected: Call) -> Error {
+        self.mismatch_in(0, rank, theirs, expected)
+    }
+
+    fn mismatch_in(&self, number: u64, rank: usize, theirs: Call, expected: Call) -> Error {
         let ([a, b], [c, d]) = (theirs.to_words(), expected.to_words());
-        self.break_with(MISMATCH << 32 | rank as u64, [a, b, c, d], "");
+        let cause = Cause {
+            number,
+            kind: Kind::Mismatch,
+            rank,
+        };
+        self.break_with(cause, [a, b, c, d], "");
         Error::Mismatch {
             rank,
             theirs: theirs.to_string(),
@@ -382,7 +435,7 @@ impl Waiter {
     }
 
     /// Whether nobody else had broken the team before. A forked child breaks nothing.
-    fn break_with(&self, word: u64, details: [u64; 4], why: &str) -> bool {
+    fn break_with(&self, cause: Cause, details: [u64; 4], why: &str) -> bool {
         if !self.segment.home().is_here() {
             return true;
         }
@@ -396,7 +449,11 @@ impl Waiter {
                 word.store(value, Ordering::Relaxed);
             }
             self.segment.write_reason(why);
-            preamble.broken.store(word, Ordering::Release);
+            preamble.broken.store(cause.to_word(), Ordering::Release);
+        } else {
+            preamble
+                .earlier
+                .fetch_max(!cause.to_word(), Ordering::AcqRel);
         }
         for rank in 0..self.size {
             self.segment.block(rank).bell.ring();
@@ -471,6 +528,43 @@ mod tests {
         late.join().unwrap();
     }
 
+    /// What goes wrong in a call is nothing to a rank that is still in the one before: who has gone
+    /// on has done its part there. Only what breaks that one, too, is.
+    #[test]
+    fn what_breaks_a_later_call_does_not_break_this_one() {
+        let call = Call::new(Op::Barrier, 0, 0);
+        let broken = |error: &Error| matches!(error, Error::Broken { rank: 1 });
+        for outside in [false, true] {
+            let teams = pair();
+            let [a, b] = [&teams[0].mailbox.waiter, &teams[1].mailbox.waiter];
+            let next = teams[0].mailbox.sequence + 1;
+            let late = || {
+                a.enter(next, call).unwrap();
+                a.wait(|_| false, || Ok(a.is_due().then_some(())))
+            };
+            b.enter(next, call).unwrap();
+            if outside {
+                b.leave();
+            } else {
+                b.enter(next + 1, call).unwrap();
+            }
+            b.break_team(Error::Broken { rank: 1 });
+            // Also where it takes until the rank looks whether all are well.
+            late().expect("this call is whole");
+            // It fails outside of calls, and in the next one, which is not noted.
+            a.leave();
+            assert!(broken(&a.verdict().unwrap_err()));
+            let error = a.enter(next + 1, call).unwrap_err();
+            assert!(broken(&error), "{error}");
+            b.compare(0).expect("nothing was noted");
+            // A second one tells those who are further behind.
+            a.enter(next, call).unwrap();
+            b.mismatch_before(0, call, call);
+            let error = a.verdict().unwrap_err();
+            assert!(matches!(error, Error::Broken { rank: 0 }), "{error}");
+        }
+    }
+
     #[test]
     fn a_call_after_a_death_is_not_taken_for_a_disagreement() {
         for died in [false, true] {
@@ -482,11 +576,11 @@ mod tests {
                 root: 0,
                 len: 0,
             };
-            b.enter(next, call(Op::Scatter));
+            b.enter(next, call(Op::Scatter)).unwrap();
+            a.enter(next, call(Op::Barrier)).unwrap();
             if died {
                 a.break_team(Error::PeerDied { rank: 7 });
             }
-            a.enter(next, call(Op::Barrier));
             let error = b.compare(0).unwrap_err();
             if died {
                 assert!(matches!(error, Error::PeerDied { rank: 7 }), "{error}")

@@ -436,9 +436,9 @@ impl Team {
             offload.reap();
         }
         self.mailbox.sequence += 1;
-        self.mailbox.waiter.enter(self.mailbox.sequence, call);
+        self.mailbox.waiter.enter(self.mailbox.sequence, call)?;
         if self.mailbox.sequence < self.next_look {
-            return Ok(self.mailbox.waiter.verdict()?);
+            return Ok(());
         }
         let since = coarse_time().saturating_sub(self.last_time);
         let calls = if since < IN_A_ROW { CALLS_IN_A_ROW } else { 1 };
@@ -464,6 +464,13 @@ impl Team {
     /// what we had opened, so that nobody who is late copies to memory that the caller uses again.
     #[inline]
     pub(crate) fn settle<T>(&mut self, result: Boxed<T>) -> Boxed<T> {
+        let result = self.settle_within(result);
+        self.mailbox.waiter.leave();
+        result
+    }
+
+    #[inline]
+    fn settle_within<T>(&mut self, result: Boxed<T>) -> Boxed<T> {
         if result.is_ok() && self.offload.is_none() {
             self.check_home()?;
             return result;

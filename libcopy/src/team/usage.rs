@@ -9,9 +9,9 @@
 
 use std::sync::Arc;
 
+use crate::shm::cause::Cause;
 use crate::shm::segment::Segment;
 use crate::shm::sync::Ordering;
-use crate::shm::wait;
 
 /// Counts the users of a team. See [`super::Team::usage`].
 #[derive(Clone, Debug)]
@@ -72,7 +72,7 @@ impl Usage {
     /// way, have broken the team: no death.
     pub fn is_in_disagreement(&self) -> bool {
         let word = self.0.preamble().broken.load(Ordering::Acquire);
-        matches!(word >> 32, wait::MISMATCH | wait::BROKEN)
+        Cause::from_word(word).is_some_and(Cause::is_disagreement)
     }
 }
 

@@ -69,7 +69,7 @@ pub const TABLE: &[Layers] = &[
             < shm/claims shm/doorbell shm/ring shm/reports shm/turns shm/anonymous shm/meeting
             < shm/barrier shm/board shm/contribution shm/leading shm/writes
             < shm/segment
-            < shm/message_segment
+            < shm/cause shm/message_segment
             < shm/wait
             < shm/mailbox
             < shm
