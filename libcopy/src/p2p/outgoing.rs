@@ -804,7 +804,7 @@ impl Outgoing {
         // both.
         let is_host = matches!(self.content, Content::Host(_));
         let is_unmatched =
-            is_host && self.total >= SPLIT_MIN && context.is_without_receives(self.to);
+            is_host && self.total > LANE as u64 && context.is_without_receives(self.to);
         let patience = if is_unmatched {
             patience.max(UNMATCHED_PATIENCE)
         } else {
@@ -826,7 +826,7 @@ impl Outgoing {
             return self.attend(context, false);
         }
         self.held = true;
-        if self.total >= SPLIT_MIN {
+        if self.total > LANE as u64 {
             context.note_packed(self.to);
         }
         self.pack(slot);

@@ -100,8 +100,8 @@ pub(super) struct LaneWrites {
 
 /// Bytes below which messages have a class together.
 const SHORTEST: u64 = 8192;
-/// Classes of a receiver's: longer messages are with those of 128 KiB.
-const LANE_CLASSES: usize = 6;
+/// Classes of a receiver's: the last one has messages of 256 KiB and more.
+const LANE_CLASSES: usize = 7;
 /// One of so many messages is timed once both ways are known.
 const TIMED: u32 = 16;
 
@@ -176,6 +176,7 @@ mod tests {
             (4096, [400, 900], 1),
             (16 << 10, [2000, 2200], 1),
             (64 << 10, [8600, 5700], 0),
+            (200 << 10, [60_000, 90_000], 1),
             (u64::MAX, [3, 2], 0),
         ] {
             let (went, timed) = write(&mut writes, bytes, nanos);

@@ -313,7 +313,7 @@ fn messages_take_the_way_that_costs_less() {
             ("start", "MPI_Start", 1),
             ("sendrecv", "MPI_Sendrecv", 2),
         ] {
-            let ranks = governed_messages(&mpi, (how, function), 1 << 19, &[]);
+            let ranks = governed_messages(&mpi, (how, function), 1 << 20, &[]);
             assert_eq!(ranks.len(), senders, "{name}, {how}: {ranks:?}");
             for [intercepted, forwarded, forwarding] in ranks {
                 assert_eq!(intercepted + forwarded, 400, "{name}, {how}");
