@@ -130,9 +130,9 @@ pub(super) struct Split {
     pub(super) busy: AtomicU32,
 }
 
-/// Dense messages from this length on are copied by both sides. Up to here the sender has filled the
-/// lane when the receiver begins, and goes on while that empties it: two copies in the caches take
-/// less than the kernel takes to find the pages (`docs/performance/mpi-dense-long.csv`).
+/// Dense messages from this length on are copied by both sides. Up to here the sender has filled
+/// the lane when the receiver begins, and goes on while that empties it: two copies in the caches
+/// take less than the kernel takes to find the pages (`docs/performance/mpi-dense-long.csv`).
 pub const SPLIT_MIN: u64 = 2 * LANE as u64 + 1;
 
 /// Bytes that parts are counted in.
