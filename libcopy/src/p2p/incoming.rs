@@ -31,6 +31,8 @@ const SCRATCH: usize = 128 << 10;
 const AT_ONCE: u64 = 4 << 20;
 /// How long a receiver waits for a sender that fills its lane no further, at least and at most.
 const PATIENCE: [Duration; 2] = [Duration::from_micros(300), Duration::from_millis(10)];
+/// Dense bytes that the kernel copies out of the sender's memory in a nanosecond.
+const DENSE_PACE: u64 = 20;
 /// What the kernel takes for a piece that it copies out of the sender's memory.
 const PIECE: Duration = Duration::from_nanos(100);
 /// What the module takes for a piece that it copies out of memory that is published or lent.
@@ -566,9 +568,11 @@ impl<'a> ReceiveTransfer<'a> {
                 let n = (filled - self.drained).min(LANE as u64 - at).min(CHUNK);
                 // SAFETY: the sender has put these bytes there and leaves them.
                 unsafe { self.take(lane.wrapping_add(at as usize), n)? };
-                // The sender of a message that fits need not know where there is room.
+                // The sender of a message that fits need not know where there is room. Where others
+                // empty lanes of ours, too, they find them filled again.
                 if self.header.total > LANE as u64 {
                     self.slot.drained().store(self.drained, Ordering::Release);
+                    self.endpoint.attend_streams();
                 }
                 pause.reset();
                 idle_since = None;
@@ -616,8 +620,11 @@ impl<'a> ReceiveTransfer<'a> {
 
     /// How long to wait for the sender before its memory is read: about as long as that takes,
     /// where it has as many pieces as we have. A sender that has lost its processor comes back
-    /// sooner.
+    /// sooner, but for dense bytes it takes no longer to read them.
     fn patience(&self) -> Duration {
+        if let (0, View::Dense(_)) = (self.header.layout_words, self.view) {
+            return Duration::from_nanos((self.wanted - self.drained) / DENSE_PACE);
+        }
         let [least, most] = PATIENCE;
         let pieces = match (self.header.layout_words, self.view) {
             (0, _) => 1,

@@ -222,6 +222,24 @@ rows! {
         ..ROW
     };
 
+    /// What is not in the lane the receiver reads, where its sender is in no call.
+    dense_messages_need_no_sender: Row {
+        source: source!("away.c"),
+        has_plain: false,
+        environments: &[&[
+            ("LIBCOPY_MPI_MESSAGES", "1"),
+            ("LIBCOPY_MPI_MIN", "4096"),
+            STATS,
+            NO_GOVERNOR,
+        ]],
+        said: |said| said == "10 messages: 0 wrong\n",
+        reported: |report| {
+            let (read, sent) = (noted(report, "bytes by get"), noted(report, "bytes pipelined"));
+            (read, sent) == (10 * (500_000 - (256 << 10)), 10 * (256 << 10))
+        },
+        ..ROW
+    };
+
     /// A header arrives in elements of a type that the MPI library packs in a way of its own, and
     /// receives as MPI defines.
     what_is_received_is_read_as_it_came: Row {
