@@ -14,7 +14,7 @@
 
 #include "error_class.h"
 
-enum { DENSE = 600000, LARGE = 1 << 20, PIECES = 1249, ROOM = (1 << 20) + (1 << 16), UNTOUCHED = 0xee };
+enum { DENSE = 300000, LARGE = 1 << 20, PIECES = 1249, ROOM = (1 << 20) + (1 << 16), UNTOUCHED = 0xee };
 
 static int rank;
 static unsigned char *bytes, *room;

@@ -29,8 +29,11 @@ const CHUNK: u64 = 64 << 10;
 const SCRATCH: usize = 128 << 10;
 /// Bytes that are copied at once while others may be waiting for us.
 const AT_ONCE: u64 = 4 << 20;
-/// How long a receiver waits for a sender that fills its lane no further, at least and at most.
+/// How long a receiver waits for a sender that fills its lane no further, at least and at most, if
+/// the message is not dense on both sides.
 const PATIENCE: [Duration; 2] = [Duration::from_micros(300), Duration::from_millis(10)];
+/// What the kernel takes to copy anything out of the sender's memory, at least.
+const SHORTEST_READ: Duration = Duration::from_micros(1);
 /// Dense bytes that the kernel copies out of the sender's memory in a nanosecond.
 const DENSE_PACE: u64 = 20;
 /// What the kernel takes for a piece that it copies out of the sender's memory.
@@ -623,7 +626,8 @@ impl<'a> ReceiveTransfer<'a> {
     /// sooner, but for dense bytes it takes no longer to read them.
     fn patience(&self) -> Duration {
         if let (0, View::Dense(_)) = (self.header.layout_words, self.view) {
-            return Duration::from_nanos((self.wanted - self.drained) / DENSE_PACE);
+            let reading = Duration::from_nanos((self.wanted - self.drained) / DENSE_PACE);
+            return reading.max(SHORTEST_READ);
         }
         let [least, most] = PATIENCE;
         let pieces = match (self.header.layout_words, self.view) {

@@ -8,7 +8,7 @@ use super::segment::MAX_RANKS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cause {
     /// The operation that failed; what all ranks have called before it can still be ended. 0 if it
-    /// is not known, or may have been any.
+    /// is not known, or may have been any: then all fail.
     pub(crate) number: u64,
     pub(crate) kind: Kind,
     /// The rank that is to blame.

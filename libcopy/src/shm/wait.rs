@@ -311,6 +311,7 @@ impl Waiter {
         self.segment.look_around()?;
         for rank in (0..self.size).filter(|rank| *rank != self.rank) {
             if self.segment.block(rank).left.load(Ordering::Acquire) != 0 {
+                self.compare(rank)?;
                 if from(rank) {
                     return Ok(Some(Error::PeerLeft { rank }));
                 }
@@ -323,7 +324,8 @@ impl Waiter {
     }
 
     /// The error that broke the team, if one did, or that of a forked child. In an operation, what
-    /// went wrong in a later one is none: whoever is there has ended ours, so that we can, too.
+    /// went wrong in a later one is none: whoever is there has ended ours, so that we can, too; if
+    /// it had called something else in ours, comparing the calls shows that.
     #[inline]
     pub(crate) fn verdict(&self) -> Result<()> {
         self.segment.check_home()?;
@@ -396,11 +398,6 @@ impl Waiter {
         let first = self.break_with(cause, [0; 4], why);
         match error {
             Error::PeerDied { .. } | Error::PeerLeft { .. } if !first => {
-                // The first rank may have been killed before it wrote why.
-                let start = Instant::now();
-                while self.verdict().is_ok() && start.elapsed() < HEALTH_EVERY {
-                    std::thread::yield_now();
-                }
                 self.verdict().err().unwrap_or(error)
             }
             error => error,
@@ -454,6 +451,12 @@ impl Waiter {
             preamble
                 .earlier
                 .fetch_max(!cause.to_word(), Ordering::AcqRel);
+            // Others look at it once they see the first cause: before that our memory must not be
+            // used again. The first rank may have been killed before it wrote why.
+            let start = Instant::now();
+            while preamble.broken.load(Ordering::Acquire) == 0 && start.elapsed() < HEALTH_EVERY {
+                std::thread::yield_now();
+            }
         }
         for rank in 0..self.size {
             self.segment.block(rank).bell.ring();

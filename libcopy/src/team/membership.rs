@@ -511,6 +511,8 @@ impl Team {
     /// Our messages, and what waits for peers.
     pub(crate) fn messages(&mut self) -> Result<(&mut Messenger, &Waiter)> {
         self.check_home()?;
+        // A call that has panicked has not said so.
+        self.mailbox.waiter.leave();
         if self.messenger.is_none() {
             let may = |kind| self.forced.is_none_or(|forced| forced == kind);
             let cma = self.cma.as_ref().filter(|_| may(TransportKind::Cma));
@@ -961,6 +963,8 @@ impl Drop for Team {
         if self.check_home().is_err() {
             return;
         }
+        // If a call of ours has panicked, it is over, too.
+        self.mailbox.waiter.leave();
         // Before the others hear that we left: our memory is still read or written.
         if let Some(offload) = &self.offload {
             offload.retire();
