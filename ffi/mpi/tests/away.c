@@ -7,7 +7,6 @@
 #include <mpi.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 enum { BYTES = 500000, ROUNDS = 10, TAG = 4 };

@@ -571,8 +571,8 @@ impl<'a> ReceiveTransfer<'a> {
                 let n = (filled - self.drained).min(LANE as u64 - at).min(CHUNK);
                 // SAFETY: the sender has put these bytes there and leaves them.
                 unsafe { self.take(lane.wrapping_add(at as usize), n)? };
-                // The sender of a message that fits need not know where there is room. Where others
-                // empty lanes of ours, too, they find them filled again.
+                // The sender of a message that fits need not know where there is room. Lanes of
+                // ours that others are emptying are filled again meanwhile.
                 if self.header.total > LANE as u64 {
                     self.slot.drained().store(self.drained, Ordering::Release);
                     self.endpoint.attend_streams();

@@ -695,13 +695,11 @@ impl Mailbox {
 
     fn next(&mut self, from: Source, call: Call, steps: &[Step]) -> Result<Header> {
         let header = self.take(from)?;
-        if header.call != call || header.sequence != self.sequence as u16 {
-            let is_ours = header.sequence == self.sequence as u16;
-            return Err(if is_ours {
-                self.waiter.mismatch(from.rank(), header.call, call)
-            } else {
-                self.waiter.mismatch_before(from.rank(), header.call, call)
-            });
+        if header.sequence != self.sequence as u16 {
+            return Err(self.waiter.mismatch_before(from.rank(), header.call, call));
+        }
+        if header.call != call {
+            return Err(self.waiter.mismatch(from.rank(), header.call, call));
         }
         if !steps.contains(&header.step) {
             // Same call, other idea of how it goes: only a damaged policy can do that.

@@ -106,10 +106,11 @@ pub(crate) struct Preamble {
     /// Why the team cannot be used any more; 0 as long as it can.
     pub(crate) broken: AtomicU64,
     pub(crate) details: [AtomicU64; 4],
-    /// The earliest operation that has failed for another reason after that; inverted, 0 if none.
-    pub(crate) earlier: AtomicU64,
     /// The same as a text, where a rank could not join.
     reason: [AtomicU64; REASON_WORDS],
+    /// Of the causes that came after the first one, that of the earliest operation: inverted; 0 if
+    /// there is none.
+    pub(crate) earlier: AtomicU64,
     /// Key of the kernel module's domain, made by rank 0.
     pub(crate) domain_key: [AtomicU64; 2],
     pub(crate) barrier: Barrier,

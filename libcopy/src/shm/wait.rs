@@ -410,7 +410,8 @@ impl Waiter {
         self.mismatch_in(self.current.get().0, rank, theirs, expected)
     }
 
-    /// The same about another one, whose number is not known.
+    /// The same about an earlier operation, whose number is not known: all fail, in whatever
+    /// operation they are.
     #[cold]
     pub(crate) fn mismatch_before(&self, rank: usize, theirs: Call, expected: Call) -> Error {
         self.mismatch_in(0, rank, theirs, expected)
@@ -532,7 +533,7 @@ mod tests {
     }
 
     /// What goes wrong in a call is nothing to a rank that is still in the one before: who has gone
-    /// on has done its part there. Only what breaks that one, too, is.
+    /// on has done its part there. A cause with the number of its call, or of one before, is.
     #[test]
     fn what_breaks_a_later_call_does_not_break_this_one() {
         let call = Call::new(Op::Barrier, 0, 0);

@@ -49,6 +49,8 @@ const MESSAGES: &[Setting] = &[
     ("LIBCOPY_MPI_MIN", "4096"),
     STATS,
 ];
+/// The same, whatever they take.
+const UNGOVERNED_MESSAGES: &[Setting] = &[MESSAGES[0], MESSAGES[1], STATS, NO_GOVERNOR];
 
 fn run(row: &Row) {
     let _turn = turn();
@@ -211,27 +213,17 @@ rows! {
     ranks_that_send_to_each_other_copy_what_they_receive: Row {
         source: source!("exchanges.c"),
         has_plain: false,
-        environments: &[&[
-            ("LIBCOPY_MPI_MESSAGES", "1"),
-            ("LIBCOPY_MPI_MIN", "4096"),
-            STATS,
-            NO_GOVERNOR,
-        ]],
+        environments: &[UNGOVERNED_MESSAGES],
         said: |said| said == "150 exchanges: 0 wrong\n",
         reported: |report| noted(report, "bytes by put") < noted(report, "bytes by get") / 2,
         ..ROW
     };
 
-    /// What is not in the lane the receiver reads, where its sender is in no call.
+    /// A receiver reads the bytes that do not fit into the lane if its sender is in no call.
     dense_messages_need_no_sender: Row {
         source: source!("away.c"),
         has_plain: false,
-        environments: &[&[
-            ("LIBCOPY_MPI_MESSAGES", "1"),
-            ("LIBCOPY_MPI_MIN", "4096"),
-            STATS,
-            NO_GOVERNOR,
-        ]],
+        environments: &[UNGOVERNED_MESSAGES],
         said: |said| said == "10 messages: 0 wrong\n",
         reported: |report| {
             let (read, sent) = (noted(report, "bytes by get"), noted(report, "bytes pipelined"));
