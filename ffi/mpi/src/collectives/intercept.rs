@@ -537,8 +537,8 @@ impl Call {
     }
 
     /// Has calls like it go the same way, if its elements are of predefined datatypes, dense, and
-    /// as many bytes on each side. One that uses the first side in place is none, and a rank may
-    /// have no second side.
+    /// as many bytes on each side. A rank may have no second side, or no first one, if that is in
+    /// place.
     pub fn remember<'a, K: Into<Option<&'a Kind>>>(
         &self,
         key: Option<Key>,
@@ -548,7 +548,7 @@ impl Call {
             kind.is_named() && kind.is_dense() && kind.bytes_of(count) == Some(self.bytes)
         };
         let [first, second] = sides.map(|(kind, count)| Some((kind.into()?, count)));
-        let is_plain = first.is_some_and(is_plain) && second.is_none_or(is_plain);
+        let is_plain = first.or(second).is_some_and(is_plain) && second.is_none_or(is_plain);
         // Across nodes there is more to ask, and less to gain.
         if self.bytes > 0 && is_plain && self.group.nodes.is_none() {
             let way = Way::Intercepted {

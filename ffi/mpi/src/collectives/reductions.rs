@@ -297,8 +297,12 @@ unsafe fn combined_again<N: Count>(
 ) -> Option<Option<c_int>> {
     let Reduction { send, recv, .. } = reduction;
     let gets = |rank| root.is_none_or(|root| root as usize == rank);
-    let usual =
-        |rank, _| is_memory(send) && (!gets(rank) || is_memory(recv) && !is_same(send, recv));
+    let in_place = is_in_place(send);
+    let usual = |rank, _| {
+        let (is_sent, receives) = (is_memory(send), gets(rank));
+        let is_apart = || in_place || is_sent && !is_same(send, recv);
+        is_sent && !receives || receives && is_memory(recv) && is_apart()
+    };
     repeated::run(key, usual, |team, bytes| {
         let what = What {
             datatype: reduction.datatype,
@@ -307,18 +311,12 @@ unsafe fn combined_again<N: Count>(
         };
         // SAFETY: dense elements are their bytes, of which there are some; the caller's promise.
         let (own, recv) = unsafe {
-            let own = std::slice::from_raw_parts(send.cast::<u8>(), bytes);
+            let own = || std::slice::from_raw_parts(send.cast::<u8>(), bytes);
             let all = || std::slice::from_raw_parts_mut(recv.cast::<u8>(), bytes);
-            (own, gets(team.rank()).then(all))
+            ((!in_place).then(own), gets(team.rank()).then(all))
         };
         combine(what, bytes, |combine| {
-            reduce_in(
-                team,
-                (function, root),
-                Some(own),
-                recv,
-                (what.size, combine),
-            )
+            reduce_in(team, (function, root), own, recv, (what.size, combine))
         })
     })
 }

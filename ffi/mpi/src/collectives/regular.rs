@@ -72,32 +72,32 @@ pub unsafe fn gather<N: Count>(
     root: c_int,
     comm: Word,
 ) -> Option<c_int> {
-    let key = Key::of(
-        Function::Gather,
-        comm,
-        [send.pair(), recv.pair()],
-        (root, 0),
-    );
+    // A root that does not send from elsewhere says the number of bytes where it receives.
+    let in_place = is_in_place(send.base);
+    let one = if in_place { recv.pair() } else { send.pair() };
+    let key = Key::of(Function::Gather, comm, [one, recv.pair()], (root, 0));
     let usual = |rank, bytes| {
         let own = recv.base.wrapping_byte_add(rank * bytes);
         let receives = is_memory(recv.base) && !is_same(send.base, own);
-        is_memory(send.base) && (root as usize != rank || receives)
+        let is_root = root as usize == rank;
+        (is_memory(send.base) || in_place && is_root) && (!is_root || receives)
     };
     let again = repeated::run(&key, usual, |team, bytes| {
+        let root = root as usize;
         // SAFETY: dense elements are their bytes, of which there are some; the caller's promise.
-        let (own, all) = unsafe {
+        unsafe {
             let room = || recv.bytes(bytes * team.size());
-            (send.bytes(bytes), (root as usize == team.rank()).then(room))
-        };
-        Ok(team.gather(own, all, root as usize)?)
+            if in_place {
+                return Ok(team.gather_in_place(room(), root)?);
+            }
+            let all = (root == team.rank()).then(room);
+            Ok(team.gather(send.bytes(bytes), all, root)?)
+        }
     });
     if let Some(code) = again {
         return code;
     }
     let (mut own, mut all) = (None, None);
-    // A root that does not send from elsewhere says the number of bytes where it receives.
-    let in_place = is_in_place(send.base);
-    let one = if in_place { recv.pair() } else { send.pair() };
     let call = intercept(Function::Gather, comm, one, &key, |abi| {
         let (rank, root) = (rank_of(abi, comm)?, plausible(abi, comm, root)?);
         if !in_place {
@@ -169,31 +169,32 @@ pub unsafe fn scatter<N: Count>(
     root: c_int,
     comm: Word,
 ) -> Option<c_int> {
-    let key = Key::of(
-        Function::Scatter,
-        comm,
-        [recv.pair(), send.pair()],
-        (root, 0),
-    );
+    let in_place = is_in_place(recv.base);
+    let one = if in_place { send.pair() } else { recv.pair() };
+    let key = Key::of(Function::Scatter, comm, [one, send.pair()], (root, 0));
     let usual = |rank, bytes| {
         let own = send.base.wrapping_byte_add(rank * bytes);
         let sends = is_memory(send.base) && !is_same(own, recv.base);
-        is_memory(recv.base) && (root as usize != rank || sends)
+        let is_root = root as usize == rank;
+        (is_memory(recv.base) || in_place && is_root) && (!is_root || sends)
     };
     let again = repeated::run(&key, usual, |team, bytes| {
         // SAFETY: dense elements are their bytes, of which there are some; the caller's promise.
-        let (all, own) = unsafe {
+        unsafe {
             let all = || send.bytes(bytes * team.size());
-            ((root as usize == team.rank()).then(all), recv.bytes(bytes))
-        };
-        Ok(team.scatter(all, own, root as usize)?)
+            let all = (root as usize == team.rank()).then(all);
+            if in_place {
+                // The root keeps its part where it is: nobody looks at this.
+                let mut unused = Scratch::new(bytes)?;
+                return Ok(team.scatter(all, &mut unused, root as usize)?);
+            }
+            Ok(team.scatter(all, recv.bytes(bytes), root as usize)?)
+        }
     });
     if let Some(code) = again {
         return code;
     }
     let (mut all, mut own) = (None, None);
-    let in_place = is_in_place(recv.base);
-    let one = if in_place { send.pair() } else { recv.pair() };
     let call = intercept(Function::Scatter, comm, one, &key, |abi| {
         let (rank, root) = (rank_of(abi, comm)?, plausible(abi, comm, root)?);
         if !in_place {
@@ -263,20 +264,23 @@ pub unsafe fn scatter<N: Count>(
 ///
 /// As the MPI standard says.
 pub unsafe fn allgather<N: Count>(send: Sent<N>, recv: Received<N>, comm: Word) -> Option<c_int> {
-    let key = Key::of(
-        Function::Allgather,
-        comm,
-        [send.pair(), recv.pair()],
-        (0, 0),
-    );
+    let in_place = is_in_place(send.base);
+    let one = if in_place { recv.pair() } else { send.pair() };
+    let key = Key::of(Function::Allgather, comm, [one, recv.pair()], (0, 0));
     let usual = |rank: usize, bytes: usize| {
-        let are_memory = is_memory(send.base) && is_memory(recv.base);
-        are_memory && !is_same(send.base, recv.base.wrapping_byte_add(rank * bytes))
+        let own = recv.base.wrapping_byte_add(rank * bytes);
+        let sends = is_memory(send.base) && !is_same(send.base, own);
+        is_memory(recv.base) && (in_place || sends)
     };
     let again = repeated::run(&key, usual, |team, bytes| {
         // SAFETY: dense elements are their bytes, of which there are some; the caller's promise.
-        let (own, all) = unsafe { (send.bytes(bytes), recv.bytes(bytes * team.size())) };
-        Ok(team.allgather(own, all)?)
+        unsafe {
+            let all = recv.bytes(bytes * team.size());
+            if in_place {
+                return Ok(team.allgather_in_place(all)?);
+            }
+            Ok(team.allgather(send.bytes(bytes), all)?)
+        }
     });
     if let Some(code) = again {
         return code;
@@ -284,7 +288,7 @@ pub unsafe fn allgather<N: Count>(send: Sent<N>, recv: Received<N>, comm: Word) 
     let (mut own, mut all) = (None, None);
     let call = intercept(Function::Allgather, comm, recv.pair(), &key, |abi| {
         all = Some(Kind::of_elements(abi, (recv.datatype, recv.count), comm)?);
-        if !is_in_place(send.base) {
+        if !in_place {
             send.count.number()?;
             own = Some(Kind::of_elements(abi, (send.datatype, send.count), comm)?);
             let same = send.datatype == recv.datatype && send.count.number() == recv.count.number();
@@ -339,20 +343,26 @@ pub unsafe fn allgather<N: Count>(send: Sent<N>, recv: Received<N>, comm: Word) 
 ///
 /// As the MPI standard says.
 pub unsafe fn alltoall<N: Count>(send: Sent<N>, recv: Received<N>, comm: Word) -> Option<c_int> {
-    let key = Key::of(Function::Alltoall, comm, [send.pair(), recv.pair()], (0, 0));
+    let in_place = is_in_place(send.base);
+    let one = if in_place { recv.pair() } else { send.pair() };
+    let key = Key::of(Function::Alltoall, comm, [one, recv.pair()], (0, 0));
     let usual = |_, _| {
-        let are_memory = is_memory(send.base) && is_memory(recv.base);
-        are_memory && !is_same(send.base, recv.base)
+        let sends = is_memory(send.base) && !is_same(send.base, recv.base);
+        is_memory(recv.base) && (in_place || sends)
     };
     let again = repeated::run(&key, usual, |team, bytes| {
+        let bytes = bytes * team.size();
         // SAFETY: dense elements are their bytes, of which there are some; the caller's promise.
-        let (own, all) = unsafe {
-            (
-                send.bytes(bytes * team.size()),
-                recv.bytes(bytes * team.size()),
-            )
-        };
-        Ok(team.alltoall(own, all)?)
+        unsafe {
+            let all = recv.bytes(bytes);
+            if in_place {
+                // What is sent is overwritten by what is received.
+                let mut own = Scratch::new(bytes)?;
+                own.copy_from_slice(all);
+                return Ok(team.alltoall(&own, all)?);
+            }
+            Ok(team.alltoall(send.bytes(bytes), all)?)
+        }
     });
     if let Some(code) = again {
         return code;
@@ -360,7 +370,7 @@ pub unsafe fn alltoall<N: Count>(send: Sent<N>, recv: Received<N>, comm: Word) -
     let (mut own, mut all) = (None, None);
     let call = intercept(Function::Alltoall, comm, recv.pair(), &key, |abi| {
         all = Some(Kind::of_elements(abi, (recv.datatype, recv.count), comm)?);
-        if !is_in_place(send.base) {
+        if !in_place {
             send.count.number()?;
             own = Some(Kind::of_elements(abi, (send.datatype, send.count), comm)?);
             let same = send.datatype == recv.datatype && send.count.number() == recv.count.number();

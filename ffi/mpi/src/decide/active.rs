@@ -70,8 +70,9 @@ pub fn relearn() {
 }
 
 /// Whether a buffer is `MPI_IN_PLACE`.
+#[inline]
 pub fn is_in_place(buffer: *const c_void) -> bool {
-    active().is_some_and(|abi| buffer as usize == abi.in_place)
+    threshold::is_special(buffer) && active().is_some_and(|abi| buffer as usize == abi.in_place)
 }
 
 /// Whether the send buffer and the receive buffer begin at one address. The standard does not allow

@@ -70,6 +70,8 @@ impl Roles {
     );
     /// What is forgotten when the request is freed, whoever does it.
     pub const FORGOTTEN: Roles = Roles(Role::PersistentCollective as u32 | Role::Persistent as u32);
+    /// What matters where short receives are noted.
+    pub const NOTED: Roles = Roles(Role::Short as u32 | Role::Threads as u32);
     /// Of [`Roles::COMPLETED`], what gets on meanwhile.
     pub const UNDER_WAY: Roles = Roles(Role::Message as u32 | Role::Collective as u32);
     /// What concerns a function that starts or cancels requests.

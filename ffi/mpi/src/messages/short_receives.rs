@@ -9,8 +9,8 @@
 //! The functions that complete requests are called as without that, only with a status where the
 //! program wants none; nothing of a request is kept but its arguments. All of this has to cost a
 //! nanosecond or two: every short receive of the program is noted, and an error is hardly ever
-//! found. So the table has a set of four places for each handle. A request that finds them taken is
-//! remembered as longer ones are.
+//! found. So the table has a set of four places for each handle, the first of which is in one cache
+//! line with the handles. A request that finds them taken is remembered as longer ones are.
 
 use crate::library::panics::caught;
 use crate::library::threads;
@@ -27,7 +27,7 @@ use crate::decide::threshold;
 use crate::decide::threshold::handle_at;
 use crate::library::abi::Word;
 use crate::library::pmpi;
-use crate::library::requests::{Completion, Role, Which};
+use crate::library::requests::{Completion, Role, Roles, Which};
 use crate::library::status::{Room, Status, is_ignored};
 use crate::library::unusual;
 use crate::messages::arguments::Elements;
@@ -38,27 +38,30 @@ use crate::messages::{requests, truncation};
 use crate::types::datatype;
 
 /// What is known of a request that is noted: the words of [`Found::words`].
-struct Entry([AtomicUsize; 6]);
+struct Entry([AtomicUsize; WORDS]);
 
-/// Those of a set. The first, which is the one that is used as a rule, is in one line.
-#[repr(align(64))]
-struct Entries([Entry; WAYS]);
+const WORDS: usize = 4;
 
 /// Bits of a set's number.
-const BITS: u32 = 12;
+const BITS: u32 = 11;
 
 /// Places of a set.
 const WAYS: usize = 4;
 
-/// A set's handles, zeros where a place is free, and [`RESERVED`] while a call waits for one.
-#[repr(align(32))]
-struct Handles([AtomicUsize; WAYS]);
+/// Requests with related handles. The first place is the one that is used as a rule.
+#[repr(align(64))]
+struct Set {
+    /// Zeros where a place is free, and [`RESERVED`] while a call waits for its request.
+    handles: [AtomicUsize; WAYS],
+    entries: [Entry; WAYS],
+}
 
-static HANDLES: [Handles; 1 << BITS] =
-    [const { Handles([const { AtomicUsize::new(0) }; WAYS]) }; 1 << BITS];
-
-static ENTRIES: [Entries; 1 << BITS] =
-    [const { Entries([const { Entry([const { AtomicUsize::new(0) }; 6]) }; WAYS]) }; 1 << BITS];
+static SETS: [Set; 1 << BITS] = [const {
+    Set {
+        handles: [const { AtomicUsize::new(0) }; WAYS],
+        entries: [const { Entry([const { AtomicUsize::new(0) }; WORDS]) }; WAYS],
+    }
+}; 1 << BITS];
 
 /// No handle of any request.
 const RESERVED: usize = 1;
@@ -69,49 +72,60 @@ fn is_in_use() -> bool {
     Role::Short.exists()
 }
 
-#[inline(always)]
-fn set_of(handle: usize) -> usize {
-    // Fibonacci hashing: addresses and small numbers that have the same distance get sets of their
-    // own.
-    let mixed = (handle as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> (u64::BITS - BITS)) as usize
-}
-
-/// The place of a handle.
-#[inline(always)]
-fn place_of(handle: usize) -> Option<(&'static AtomicUsize, &'static Entry)> {
-    if handle <= RESERVED {
-        return None;
+impl Set {
+    #[inline(always)]
+    fn of(handle: usize) -> &'static Set {
+        // Fibonacci hashing: addresses and small numbers that have the same distance get sets of
+        // their own.
+        let mixed = (handle as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &SETS[(mixed >> (u64::BITS - BITS)) as usize]
     }
-    let set = set_of(handle);
-    let handles = &HANDLES[set].0;
-    let way = handles
-        .iter()
-        .position(|other| other.load(Ordering::Relaxed) == handle)?;
-    Some((&handles[way], &ENTRIES[set].0[way]))
-}
 
-/// A free place for a handle, or the one that it had.
-#[inline(always)]
-fn free_place_for(handle: usize, has_threads: bool) -> Option<&'static Entry> {
-    let set = set_of(handle);
-    // One that was completed where we do not see it.
-    let before = place_of(handle).map(|(_, entry)| entry);
-    before.or_else(|| {
+    /// Where a handle is noted.
+    #[inline(always)]
+    fn find(&self, handle: usize) -> Option<usize> {
+        let is_it = |other: &AtomicUsize| other.load(Ordering::Relaxed) == handle;
+        self.handles.iter().position(is_it)
+    }
+
+    /// Takes the first place, if that is free, and the handle is not noted in another one.
+    #[inline(always)]
+    fn take_first(&self, handle: usize) -> Option<usize> {
+        let is_free = self.handles[0].load(Ordering::Relaxed) == 0;
+        if !is_free || self.find(handle).is_some() {
+            return None;
+        }
+        self.handles[0].store(handle, Ordering::Relaxed);
+        Some(0)
+    }
+
+    /// Takes a free place for a handle, or the one that it had: its request was completed where we
+    /// do not see it.
+    fn take(&self, handle: usize, has_threads: bool) -> Option<usize> {
         let take = |place: &AtomicUsize| {
             if place.load(Ordering::Relaxed) != 0 {
                 return false;
             }
             if has_threads {
-                let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+                let (set, fetch) = (Ordering::Acquire, Ordering::Relaxed);
                 return place.compare_exchange(0, handle, set, fetch).is_ok();
             }
             place.store(handle, Ordering::Relaxed);
             true
         };
-        let way = HANDLES[set].0.iter().position(take)?;
-        Some(&ENTRIES[set].0[way])
-    })
+        let place = self.find(handle);
+        place.or_else(|| self.handles.iter().position(take))
+    }
+}
+
+/// The place of a handle.
+#[inline(always)]
+fn place_of(handle: usize) -> Option<&'static AtomicUsize> {
+    if handle <= RESERVED {
+        return None;
+    }
+    let set = Set::of(handle);
+    set.find(handle).map(|way| &set.handles[way])
 }
 
 /// Communicators of noted requests that are known, with the generations of their handles: the
@@ -165,36 +179,10 @@ pub unsafe fn has_any(count: c_int, requests: *const c_void) -> bool {
     }
 }
 
-/// Whether any request of a call may be noted: of many, each is looked at; [`complete`] finds out
-/// the rest.
-///
-/// # Safety
-///
-/// The array has as many handles as the call says.
+/// Whether any request of a call may be noted; [`complete`] finds out whether one is.
 #[inline(always)]
-pub unsafe fn may_have(call: &Completion) -> bool {
-    if call.count > FEW as c_int {
-        // SAFETY: the caller's promise.
-        return unsafe { has_any(call.count, call.requests) };
-    }
+pub fn may_have(call: &Completion) -> bool {
     !call.requests.is_null()
-}
-
-/// Whether a call completes a few requests of the only thread that may call: no other request gets
-/// the handle of one that is noted, until that is complete.
-#[inline(always)]
-fn is_simple(call: &Completion) -> bool {
-    let has_flag = call.waits || !call.flag.is_null();
-    let has_results = match call.which {
-        Which::One | Which::All => has_flag,
-        Which::Any => has_flag && !call.index.is_null(),
-        Which::Some => !call.done.is_null() && !call.index.is_null(),
-    };
-    (1..=FEW as c_int).contains(&call.count)
-        && !call.requests.is_null()
-        && has_results
-        // One of another thread may get it at once.
-        && world().is_some_and(|world| !threads::are_several(world.abi))
 }
 
 /// Whether a request is noted.
@@ -208,13 +196,45 @@ pub fn is_noted(handle: Word) -> bool {
 #[inline(always)]
 pub fn noted(code: c_int, what: Elements, from: (c_int, Word), request: *const c_void) -> c_int {
     if let Some(world) = world().filter(|_| code == 0) {
-        note(world, what, from, request, (0, false));
+        if !note_at_once(world, what, from, request) {
+            note(world, what, from, request, (0, false));
+        }
     }
     code
 }
 
-/// Notes a request for a receive, whose type's handle has this generation (0 of predefined ones).
+/// Does so if, as is the rule, one thread calls, the communicator is known, and the first place is
+/// free; whether all is done.
 #[inline(always)]
+fn note_at_once(
+    world: &World,
+    what: Elements,
+    (source, comm): (c_int, Word),
+    request: *const c_void,
+) -> bool {
+    // Below zero are MPI_PROC_NULL and, with another number, MPI_ANY_SOURCE.
+    if source < 0 && source != world.abi.any_source {
+        return true;
+    }
+    let roles = Roles::NOTED.now();
+    if roles.have(Role::Threads) || !roles.have(Role::Short) || !is_familiar(comm) {
+        return false;
+    }
+    let Some(count) = what.count.filter(|count| *count <= u32::MAX as usize) else {
+        return false;
+    };
+    // SAFETY: the library has written a handle there.
+    let handle = unsafe { handle_at(request, 0) };
+    let set = Set::of(handle);
+    let Some(way) = set.take_first(handle) else {
+        return false;
+    };
+    set.entries[way].write([what.buffer as usize, what.datatype, comm, count]);
+    true
+}
+
+/// Notes a request for a receive, whose type's handle has this generation (0 of predefined ones).
+#[inline(never)]
 pub fn note(
     world: &World,
     what: Elements,
@@ -252,6 +272,15 @@ pub fn note(
     }
 }
 
+impl Entry {
+    #[inline(always)]
+    fn write(&self, words: [usize; WORDS]) {
+        for (place, word) in self.0.iter().zip(words) {
+            place.store(word, Ordering::Relaxed);
+        }
+    }
+}
+
 /// A noted request of an array. It is out of the table, before the library frees the handle and
 /// another thread gets it.
 #[derive(Clone, Copy)]
@@ -268,62 +297,66 @@ struct Found {
 }
 
 impl Found {
+    /// Bits of a word that has a count: above them are the generation and whether it is persistent.
+    const COUNT: u32 = 32;
+    const PERSISTENT: usize = 1 << 63;
+
     /// # Safety
     ///
     /// The array has more handles than `index`.
-    #[inline(always)]
     unsafe fn take(requests: *const c_void, index: usize) -> Option<Found> {
         // SAFETY: the caller's promise.
         Found::take_handle(unsafe { handle_at(requests, index) }, index)
     }
 
-    #[inline(always)]
     fn take_handle(handle: usize, index: usize) -> Option<Found> {
-        let (place, entry) = place_of(handle)?;
-        let found = Found::read(entry, handle, index);
+        let place = place_of(handle)?;
+        let found = Found::read(place, handle, index);
         place.store(0, Ordering::Release);
         Some(found)
     }
 
-    #[inline(always)]
-    fn read(entry: &Entry, handle: usize, index: usize) -> Found {
-        let words = entry.0.each_ref().map(|word| word.load(Ordering::Relaxed));
-        let [buffer, count, datatype, generation, comm, is_persistent] = words;
+    /// What is noted at the place that a handle has or had.
+    fn read(place: &AtomicUsize, handle: usize, index: usize) -> Found {
+        let set = Set::of(handle);
+        let way = set.handles.iter().position(|other| ptr::eq(other, place));
+        let words = &set.entries[way.unwrap_or(0)].0;
+        let [buffer, datatype, comm, rest] = words.each_ref().map(|it| it.load(Ordering::Relaxed));
         Found {
             index,
             handle,
             buffer,
-            count,
+            count: rest & u32::MAX as usize,
             datatype,
-            generation: generation as u64,
+            generation: (rest & !Found::PERSISTENT) as u64 >> Found::COUNT,
             comm,
-            is_persistent: is_persistent != 0,
+            is_persistent: rest & Found::PERSISTENT != 0,
         }
     }
 
-    /// All but its place and its handle.
-    #[inline(always)]
-    fn words(self) -> [usize; 6] {
-        [
-            self.buffer,
-            self.count,
-            self.datatype,
-            self.generation as usize,
-            self.comm,
-            self.is_persistent.into(),
-        ]
-    }
-
-    /// Notes it; whether there is a place.
-    #[inline(always)]
-    fn store(self, has_threads: bool) -> bool {
-        let Some(entry) = free_place_for(self.handle, has_threads) else {
-            return false;
+    /// All but its place and its handle; `None` if there is no room for that.
+    fn words(self) -> Option<[usize; WORDS]> {
+        let count = u32::try_from(self.count).ok()? as usize;
+        let generation = i32::try_from(self.generation).ok()? as usize;
+        let persistent = if self.is_persistent {
+            Found::PERSISTENT
+        } else {
+            0
         };
-        for (place, word) in entry.0.iter().zip(self.words()) {
-            place.store(word, Ordering::Relaxed);
-        }
-        true
+        let rest = count | generation << Found::COUNT | persistent;
+        Some([self.buffer, self.datatype, self.comm, rest])
+    }
+
+    /// Notes it; whether there is room.
+    fn store(self, has_threads: bool) -> bool {
+        let set = Set::of(self.handle);
+        let stored = || {
+            let words = self.words()?;
+            let way = set.take(self.handle, has_threads)?;
+            set.entries[way].write(words);
+            Some(())
+        };
+        stored().is_some()
     }
 
     /// The same for requests that are remembered.
@@ -359,7 +392,6 @@ impl Found {
     /// # Safety
     ///
     /// As for [`Found::take`].
-    #[inline(always)]
     unsafe fn put_back(self, requests: *const c_void) {
         // SAFETY: the caller's promise.
         if unsafe { handle_at(requests, self.index) } == self.handle {
@@ -367,7 +399,6 @@ impl Found {
         }
     }
 
-    #[inline(never)]
     fn note_again(self, requests: *const c_void) {
         let world = world();
         let has_threads = world.is_some_and(|world| threads::are_several(world.abi));
@@ -384,7 +415,6 @@ impl Found {
     /// # Safety
     ///
     /// The library has written the status.
-    #[inline(always)]
     unsafe fn end(self, world: &World, status: *mut c_void, code: c_int) -> c_int {
         // SAFETY: the caller's promise.
         let status = unsafe { Status::new(world.abi, status) };
@@ -398,7 +428,6 @@ impl Found {
         self.cut(world, status, code)
     }
 
-    #[cold]
     fn cut(self, world: &World, status: Status, code: c_int) -> c_int {
         if code != 0 && !truncation::is_truncation(world, code) {
             return 0;
@@ -416,7 +445,6 @@ impl Found {
     ///
     /// `request` is the program's variable; the library has written the status if the code is 0 or
     /// says that a message was too long.
-    #[inline(always)]
     unsafe fn conclude(self, status: *mut c_void, code: c_int) -> c_int {
         let Some(world) = world() else {
             return code;
@@ -432,75 +460,19 @@ impl Found {
 /// Requests of an array for which there is room on the stack.
 const FEW: usize = 32;
 
-/// The noted requests of an array that is completed.
+/// The noted requests of an array that is completed, where one may have received a header, or an
+/// error is to be looked at.
 struct Several<'a> {
     requests: *mut c_void,
     found: &'a [Found],
 }
 
 impl Several<'_> {
-    /// Has `complete` call the library's function, with the noted requests of an array, if there
-    /// are any, and then with statuses in any case: the program's, or others if it wants none.
-    ///
-    /// # Safety
-    ///
-    /// The array has `count` handles.
-    #[inline(always)]
-    unsafe fn with(
-        Completion {
-            count,
-            requests,
-            statuses,
-            ..
-        }: Completion,
-        complete: impl FnOnce(Option<Several<'_>>, *mut c_void) -> c_int,
-    ) -> c_int {
-        let count = usize::try_from(count).unwrap_or(0);
-        let (mut few, mut rooms) = (
-            [const { MaybeUninit::uninit() }; FEW],
-            [const { MaybeUninit::<Room>::uninit() }; FEW],
-        );
-        let (mut many, mut more_rooms) = (Vec::new(), Vec::<Room>::new());
-        let list = if count > FEW {
-            many.reserve_exact(count);
-            many.spare_capacity_mut()
-        } else {
-            &mut few[..]
-        };
-        let mut number = 0;
-        for index in 0..count {
-            // SAFETY: the caller's promise.
-            if let Some(found) = unsafe { Found::take(requests, index) } {
-                list[number].write(found);
-                number += 1;
-            }
-        }
-        if number == 0 {
-            return complete(None, statuses);
-        }
-        // SAFETY: `number` of them were written.
-        let found = unsafe { std::slice::from_raw_parts(list.as_ptr().cast(), number) };
-        // The library may leave errors as they are.
-        let statuses = if !is_ignored(statuses) {
-            statuses
-        } else if count > FEW {
-            more_rooms.resize_with(count, Room::new);
-            more_rooms.as_mut_ptr().cast()
-        } else {
-            for room in &mut rooms[..count] {
-                room.write(Room::new());
-            }
-            rooms.as_mut_ptr().cast()
-        };
-        complete(Some(Several { requests, found }), statuses)
-    }
-
     /// Notes again what is not complete.
     ///
     /// # Safety
     ///
     /// The array is still there.
-    #[inline(always)]
     unsafe fn put_back(&self) {
         for found in self.found {
             // SAFETY: the caller's promise.
@@ -519,7 +491,6 @@ impl Several<'_> {
     /// # Safety
     ///
     /// As for [`Several::one`] and [`Several::conclude`].
-    #[inline(never)]
     unsafe fn completed(&self, call: &Completion, at: *mut c_void, code: c_int) -> c_int {
         // SAFETY: the caller's promise.
         unsafe {
@@ -561,7 +532,6 @@ impl Several<'_> {
     /// # Safety
     ///
     /// As for [`Several::conclude`].
-    #[inline(always)]
     unsafe fn all(&self, count: c_int, statuses: *mut c_void, code: c_int) -> c_int {
         let completed = self.found.iter().map(|found| (found.index, *found));
         // SAFETY: the caller's promise.
@@ -574,7 +544,6 @@ impl Several<'_> {
     /// # Safety
     ///
     /// The statuses were written if the code is 0 or `MPI_ERR_IN_STATUS`.
-    #[inline(always)]
     unsafe fn conclude(
         &self,
         count: usize,
@@ -623,7 +592,7 @@ impl Several<'_> {
     }
 }
 
-/// A function that completes requests, some of which are noted: the call as often as it is asked
+/// A function that completes requests, some of which may be noted: the call as often as it is asked
 /// for, so that it is not in memory before somebody needs it there. `inner` is the function as it
 /// is without this.
 ///
@@ -635,49 +604,89 @@ pub unsafe fn complete(
     call: impl Fn() -> Completion,
     inner: impl FnOnce(*mut c_void) -> c_int,
 ) -> c_int {
+    let (waits, is_one) = (call().waits, call().which == Which::One);
+    let are_few = is_one || call().count <= FEW as c_int;
     // SAFETY: the caller's promise.
     unsafe {
-        if is_simple(&call()) {
-            return match (call().which, call().waits) {
-                (Which::One, true) => wait::<1>(call(), inner),
-                (_, true) => wait::<FEW>(call(), inner),
-                (_, false) => poll(call(), inner),
-            };
+        if !has_results(&call()) {
+            // The library says that.
+            inner(call().statuses)
+        } else if is_one && waits {
+            of_few::<1>(call(), inner)
+        } else if are_few && waits {
+            of_few::<FEW>(call(), inner)
+        } else if are_few && !Roles::NOTED.now().have(Role::Threads) {
+            poll(call(), inner)
+        } else {
+            let mut inner = Some(inner);
+            of_many(&call(), &mut |at| inner.take().map_or(0, |inner| inner(at)))
         }
-        let call = call();
-        if call.which == Which::One && call.waits {
-            return one(call, inner);
-        }
-        let mut inner = Some(inner);
-        several(&call, &mut |at| inner.take().map_or(0, |inner| inner(at)))
     }
 }
 
-/// The same of several requests: once for all functions.
+/// Whether a function has where to write what it says, but for its statuses.
+#[inline(always)]
+fn has_results(call: &Completion) -> bool {
+    let has_flag = call.waits || !call.flag.is_null();
+    match call.which {
+        Which::One | Which::All => has_flag,
+        Which::Any => has_flag && !call.index.is_null(),
+        Which::Some => !call.done.is_null() && !call.index.is_null(),
+    }
+}
+
+/// A function of up to `MOST` requests.
+#[inline(always)]
+unsafe fn of_few<const MOST: usize>(
+    call: Completion,
+    inner: impl FnOnce(*mut c_void) -> c_int,
+) -> c_int {
+    let mut noted = [const { MaybeUninit::uninit() }; MOST];
+    let mut rooms = [const { MaybeUninit::uninit() }; MOST];
+    // SAFETY: the caller's promise.
+    unsafe { with_reserved(&call, &mut noted, &mut rooms, inner) }
+}
+
+/// A function of any number of requests.
 #[inline(never)]
-unsafe fn several(call: &Completion, inner: &mut dyn FnMut(*mut c_void) -> c_int) -> c_int {
+unsafe fn of_many(call: &Completion, inner: &mut dyn FnMut(*mut c_void) -> c_int) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        Several::with(*call, |several, at| {
-            let code = inner(at);
-            let Some(several) = several else {
-                return code;
-            };
-            if call.which != Which::Some && code == 0 && !call.found() {
-                several.put_back();
-                return 0;
-            }
-            several.completed(call, at, code)
-        })
+        if !has_any(call.count, call.requests) {
+            return inner(call.statuses);
+        }
+        let count = call.count as usize;
+        let (mut noted, mut rooms) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        let (noted, rooms) = (noted.spare_capacity_mut(), rooms.spare_capacity_mut());
+        with_reserved(call, noted, rooms, inner)
     }
 }
 
-/// A function that does not wait, of a few requests. Programs call it again and again, and most of
-/// these calls complete nothing: nothing is looked at before one does.
-///
-/// # Safety
-///
-/// The call is simple ([`is_simple`]); here and for the functions below.
+/// A function whose noted requests nobody else gets until it has returned: there is room for as
+/// many as it has.
+#[inline(always)]
+unsafe fn with_reserved(
+    call: &Completion,
+    noted: &mut [MaybeUninit<Noted>],
+    rooms: &mut [MaybeUninit<Room>],
+    inner: impl FnOnce(*mut c_void) -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let number = reserve(call, noted);
+        if number == 0 {
+            return inner(call.statuses);
+        }
+        let at = statuses_of(call, rooms);
+        let reserved = Reserved(&noted[..number]);
+        let code = inner(at);
+        std::mem::forget(reserved);
+        settle(call, noted, number, at, code)
+    }
+}
+
+/// A function that does not wait, of a few requests, where one thread calls. Programs call it again
+/// and again, and most of these calls complete nothing: nothing is looked at before one does.
 #[inline(always)]
 unsafe fn poll(call: Completion, inner: impl FnOnce(*mut c_void) -> c_int) -> c_int {
     let mut handles = [const { MaybeUninit::uninit() }; FEW];
@@ -768,7 +777,7 @@ unsafe fn before_poll(
     handles: &mut [MaybeUninit<usize>; FEW],
     rooms: &mut [MaybeUninit<Room>],
 ) -> *mut c_void {
-    let count = (call.count as usize).min(FEW);
+    let count = count_of(call, FEW);
     // SAFETY: the caller's promise; the library's handles are as wide as that mask.
     unsafe {
         match threshold::handle_bits() {
@@ -786,6 +795,12 @@ unsafe fn before_poll(
     statuses_of(call, rooms)
 }
 
+/// How many requests a call has, and that are no more than there is room for.
+#[inline(always)]
+fn count_of(call: &Completion, most: usize) -> usize {
+    usize::try_from(call.count).unwrap_or(0).min(most)
+}
+
 /// Where the library writes the statuses of a call: the program's, or others if it wants none.
 #[inline(always)]
 fn statuses_of(call: &Completion, rooms: &mut [MaybeUninit<Room>]) -> *mut c_void {
@@ -794,7 +809,7 @@ fn statuses_of(call: &Completion, rooms: &mut [MaybeUninit<Room>]) -> *mut c_voi
     }
     let number = match call.which {
         Which::One | Which::Any => 1,
-        Which::All | Which::Some => (call.count as usize).min(rooms.len()),
+        Which::All | Which::Some => count_of(call, rooms.len()),
     };
     // The library may leave errors as they are.
     for room in &mut rooms[..number] {
@@ -803,25 +818,32 @@ fn statuses_of(call: &Completion, rooms: &mut [MaybeUninit<Room>]) -> *mut c_voi
     rooms.as_mut_ptr().cast()
 }
 
-/// A request of a call that is noted, in its place.
+/// A request of a call that is noted, and where.
 #[derive(Clone, Copy)]
 struct Noted {
     index: usize,
     handle: usize,
     place: &'static AtomicUsize,
-    entry: &'static Entry,
 }
 
 impl Noted {
     #[inline(always)]
     fn of(handle: usize, index: usize) -> Option<Noted> {
-        let (place, entry) = place_of(handle)?;
+        let place = place_of(handle)?;
         Some(Noted {
             index,
             handle,
             place,
-            entry,
         })
+    }
+
+    /// Has it noted on if it stays in the program's array.
+    #[inline(always)]
+    unsafe fn put_back(&self, requests: *const c_void) {
+        // SAFETY: the caller's promise.
+        let now = unsafe { handle_at(requests, self.index) };
+        let stays = if now == self.handle { now } else { 0 };
+        self.place.store(stays, Ordering::Release);
     }
 }
 
@@ -835,7 +857,7 @@ unsafe fn polled(
 ) -> c_int {
     let mut few = [const { MaybeUninit::<Noted>::uninit() }; FEW];
     let mut number = 0;
-    for (index, handle) in handles.iter().take(call.count as usize).enumerate() {
+    for (index, handle) in handles.iter().take(count_of(call, FEW)).enumerate() {
         // SAFETY: as many as there are in the call were written.
         if let Some(noted) = Noted::of(unsafe { handle.assume_init() }, index) {
             few[number].write(noted);
@@ -844,28 +866,6 @@ unsafe fn polled(
     }
     // SAFETY: `number` of them were written; the caller's promise.
     unsafe { settle(call, &few, number, at, code) }
-}
-
-/// A function that waits, of up to `MOST` requests.
-#[inline(always)]
-unsafe fn wait<const MOST: usize>(
-    call: Completion,
-    inner: impl FnOnce(*mut c_void) -> c_int,
-) -> c_int {
-    let mut noted = [const { MaybeUninit::uninit() }; MOST];
-    let mut rooms = [const { MaybeUninit::uninit() }; MOST];
-    // SAFETY: the caller's promise.
-    unsafe {
-        let number = before_wait(&call, &mut noted);
-        if number == 0 {
-            return inner(call.statuses);
-        }
-        let at = statuses_of(&call, &mut rooms);
-        let reserved = Reserved(&noted[..number]);
-        let code = inner(at);
-        std::mem::forget(reserved);
-        settle(&call, &noted, number, at, code)
-    }
 }
 
 /// Places that a call which waits has reserved: free again if what the program's error handler
@@ -878,28 +878,42 @@ impl Drop for Reserved<'_> {
             // SAFETY: `before_wait` has written these.
             unsafe { noted.assume_init_ref() }
                 .place
-                .store(0, Ordering::Relaxed);
+                .store(0, Ordering::Release);
         }
     }
 }
 
 /// Reserves the places of the noted requests of a call, so that none gets another request's while
-/// handlers of the program run; how many these are.
+/// another thread or a handler of the program runs; how many these are.
 #[inline(never)]
-unsafe fn before_wait(call: &Completion, noted: &mut [MaybeUninit<Noted>]) -> usize {
+unsafe fn reserve(call: &Completion, noted: &mut [MaybeUninit<Noted>]) -> usize {
+    let count = count_of(call, noted.len());
     let mut number = 0;
-    for index in 0..(call.count as usize).min(noted.len()) {
-        // SAFETY: the caller's promise.
-        if let Some(found) = Noted::of(unsafe { handle_at(call.requests, index) }, index) {
+    let mut reserve = |(index, handle)| {
+        if let Some(found) = Noted::of(handle, index) {
             found.place.store(RESERVED, Ordering::Relaxed);
             noted[number].write(found);
             number += 1;
+        }
+    };
+    // SAFETY: the caller's promise; the library's handles are as wide as that mask.
+    unsafe {
+        match threshold::handle_bits() {
+            usize::MAX => {
+                let handles = std::slice::from_raw_parts(call.requests.cast::<usize>(), count);
+                handles.iter().copied().enumerate().for_each(reserve);
+            }
+            _ => {
+                let handles = std::slice::from_raw_parts(call.requests.cast::<u32>(), count);
+                let handles = handles.iter().map(|handle| *handle as usize);
+                handles.enumerate().for_each(&mut reserve);
+            }
         }
     }
     number
 }
 
-/// After a function that has completed requests, of which so many are noted. What stays in the
+/// After a function that has completed requests, of which `number` are noted. What stays in the
 /// program's array is noted on: it is not complete, or a persistent one.
 ///
 /// # Safety
@@ -916,35 +930,51 @@ unsafe fn settle(
     // SAFETY: the caller's promise.
     unsafe {
         let noted: &[Noted] = std::slice::from_raw_parts(noted.as_ptr().cast(), number);
-        if code == 0 && are_no_headers(call, noted, at) {
-            for one in noted {
-                let now = handle_at(call.requests, one.index);
-                let stays = if now == one.handle { now } else { 0 };
-                one.place.store(stays, Ordering::Relaxed);
-            }
-            return 0;
+        let settled = match world() {
+            Some(world) if code == 0 => without_headers(world, call, noted, at),
+            _ => 0,
+        };
+        match &noted[settled..] {
+            [] => code,
+            others => settle_headers(call, others, at, code),
         }
-        settle_headers(call, noted, at, code)
     }
 }
 
-/// Whether no status that a function has written has the length of a header.
+/// Notes on what has not received a header and stays, after a function has succeeded; with how many
+/// it has done that.
 #[inline(always)]
-unsafe fn are_no_headers(call: &Completion, noted: &[Noted], at: *mut c_void) -> bool {
-    let Some(world) = world() else {
-        return true;
-    };
-    let is_none = |place| {
-        // SAFETY: the caller's promise.
-        let status = unsafe { Status::of_array(world.abi, at, place) };
-        header::slot_of(status.bytes()).is_none()
-    };
-    match call.which {
-        Which::One | Which::Any => is_none(0),
-        Which::All => noted.iter().all(|one| is_none(one.index)),
-        // Below zero is MPI_UNDEFINED.
-        // SAFETY: the caller's promise.
-        Which::Some => (0..unsafe { *call.done }.clamp(0, call.count) as usize).all(is_none),
+unsafe fn without_headers(
+    world: &World,
+    call: &Completion,
+    noted: &[Noted],
+    at: *mut c_void,
+) -> usize {
+    let abi = world.abi;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let is_header = |place| {
+            let status = Status::of_array(abi, at, place);
+            header::slot_of(status.bytes()).is_some()
+        };
+        let put_back = |one: &Noted| {
+            one.put_back(call.requests);
+            false
+        };
+        let first = match call.which {
+            _ if !call.found() => noted.iter().position(put_back),
+            Which::All => {
+                let is_it = |one: &Noted| is_header(one.index) || put_back(one);
+                noted.iter().position(is_it)
+            }
+            Which::One | Which::Any if is_header(0) => Some(0),
+            // Below zero is MPI_UNDEFINED.
+            Which::Some if (0..(*call.done).clamp(0, call.count) as usize).any(is_header) => {
+                Some(0)
+            }
+            _ => noted.iter().position(put_back),
+        };
+        first.unwrap_or(noted.len())
     }
 }
 
@@ -957,33 +987,14 @@ unsafe fn settle_headers(
     code: c_int,
 ) -> c_int {
     let taken = |one: &Noted| {
-        let found = Found::read(one.entry, one.handle, one.index);
-        one.place.store(0, Ordering::Relaxed);
+        let found = Found::read(one.place, one.handle, one.index);
+        one.place.store(0, Ordering::Release);
         found
     };
     let found: Vec<Found> = noted.iter().map(taken).collect();
-    if found.is_empty() {
-        return code;
-    }
     let (requests, found) = (call.requests, &*found);
     // SAFETY: the caller's promise.
     unsafe { Several { requests, found }.completed(call, at, code) }
-}
-
-/// Of one request that is waited for.
-#[inline(always)]
-unsafe fn one(call: Completion, inner: impl FnOnce(*mut c_void) -> c_int) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let Some(found) = Found::take(call.requests, 0) else {
-            return inner(call.statuses);
-        };
-        let mut room = Room::new();
-        let at = room.instead_of(call.statuses);
-        let code = inner(at);
-        found.put_back(call.requests);
-        found.conclude(at, code)
-    }
 }
 
 /// `MPI_Request_get_status`: a request that is complete, and has received a header, is remembered
@@ -1097,7 +1108,7 @@ mod tests {
     fn places_are_free_again_where_a_call_unwinds() {
         let handle = 0x7f00_8765_4320;
         assert!(request(handle).store(false));
-        let place = place_of(handle).unwrap().0;
+        let place = place_of(handle).unwrap();
         let mut requests = [handle];
         let call = Completion {
             count: 1,
@@ -1107,7 +1118,7 @@ mod tests {
         };
         let waited = || {
             // SAFETY: an array of one handle; nothing is written.
-            unsafe { wait::<1>(call, |_| panic!("{}", place.load(Ordering::Relaxed))) }
+            unsafe { of_few::<1>(call, |_| panic!("{}", place.load(Ordering::Relaxed))) }
         };
         let said: Box<String> = caught(waited).unwrap_err().downcast().unwrap();
         assert_eq!(*said, RESERVED.to_string());
@@ -1115,12 +1126,67 @@ mod tests {
     }
 
     #[test]
+    fn what_is_noted_is_read_as_it_was() {
+        let handle = 0x7f00_4444_8880;
+        let noted = Found {
+            count: u32::MAX as usize,
+            generation: i32::MAX as u64,
+            is_persistent: true,
+            ..request(handle)
+        };
+        assert!(noted.store(true));
+        let read = Found::take_handle(handle, 7).unwrap();
+        assert_eq!((read.words(), read.handle), (noted.words(), handle));
+        assert_eq!(
+            (read.count, read.generation),
+            (noted.count, noted.generation)
+        );
+        assert!(read.is_persistent && read.index == 7 && !is_noted(handle));
+
+        // What has no room is not noted.
+        let long = Found {
+            count: noted.count + 1,
+            ..noted
+        };
+        let late = Found {
+            generation: noted.generation + 1,
+            ..noted
+        };
+        assert!(!long.store(false) && !late.store(false) && !is_noted(handle));
+    }
+
+    #[test]
+    fn a_handle_has_one_place() {
+        let first = 0x7f00_9999_1110;
+        let set = Set::of(first);
+        let beside = (first + 8..)
+            .step_by(8)
+            .filter(|other| ptr::eq(Set::of(*other), set));
+        let others: Vec<usize> = beside.take(WAYS).collect();
+        assert_eq!(set.take_first(first), Some(0));
+        assert_eq!(set.take_first(others[0]), None);
+        assert_eq!(set.take(others[0], false), Some(1));
+        place_of(first).unwrap().store(0, Ordering::Relaxed);
+        // It was completed elsewhere, and gets the place that it had.
+        assert_eq!(set.take_first(others[0]), None);
+        assert_eq!(set.take(others[0], true), Some(1));
+        for (way, other) in others[1..].iter().enumerate() {
+            let place = if way == 0 { 0 } else { way + 1 };
+            assert_eq!(set.take(*other, way % 2 == 0), Some(place));
+        }
+        assert_eq!(set.take(first, false), None, "four places are taken");
+        others
+            .iter()
+            .for_each(|other| place_of(*other).unwrap().store(0, Ordering::Relaxed));
+    }
+
+    #[test]
     fn places_stay_reserved_while_a_call_waits() {
         let first = 0x7f00_1234_5678;
-        let is_beside = |handle: &usize| set_of(*handle) == set_of(first);
+        let is_beside = |handle: &usize| ptr::eq(Set::of(*handle), Set::of(first));
         let second = (first + 8..).step_by(8).find(is_beside).unwrap();
         assert!(request(first).store(false) && request(second).store(false));
-        let entry = place_of(first).unwrap().1;
+        let place = place_of(first).unwrap();
 
         let mut requests = [first, second];
         let call = Completion {
@@ -1131,14 +1197,14 @@ mod tests {
         };
         let mut noted = [const { MaybeUninit::uninit() }; FEW];
         // SAFETY: an array of two handles.
-        assert_eq!(unsafe { before_wait(&call, &mut noted) }, 2);
+        assert_eq!(unsafe { reserve(&call, &mut noted) }, 2);
         assert!(!is_noted(first) && !is_noted(second) && !is_noted(RESERVED));
 
         // A handler starts a request that has got the handle of one that is complete.
         assert!(request(first).store(false));
-        let other = place_of(first).unwrap().1;
+        let other = place_of(first).unwrap();
         assert!(
-            !ptr::eq(entry, other),
+            !ptr::eq(place, other),
             "the place of one that is waited for"
         );
         Found::take_handle(first, 0).unwrap();

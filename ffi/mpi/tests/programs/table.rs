@@ -209,6 +209,21 @@ rows! {
         ..ROW
     };
 
+    /// A call like one before is done without the questions that were answered for that one, in
+    /// place or not.
+    calls_in_place_are_like_others: Row {
+        source: source!("in_place.c"),
+        ranks: 3,
+        environments: &[&[STATS, ("LIBCOPY_MPI_MIN", "1")]],
+        said: |said| said == "192 calls: 0 wrong\n",
+        reported: |report| {
+            let functions = ["MPI_Gather", "MPI_Scatter", "MPI_Allgather", "MPI_Alltoall"];
+            functions.iter().all(|function| taken(report, function) == 3 * 24)
+                && taken(report, "MPI_Allreduce") == 3 * 24
+        },
+        ..ROW
+    };
+
     // A rank that has lost its processor is helped; most of the time both are there.
     ranks_that_send_to_each_other_copy_what_they_receive: Row {
         source: source!("exchanges.c"),
