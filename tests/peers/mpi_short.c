@@ -4,19 +4,29 @@
  * Short collectives one after the other, as programs call them: what `scripts/bench mpi` measures
  * with --ops short.
  *
- * usage: mpi_short MILLISECONDS BYTES[,BYTES...]
+ * usage: mpi_short MILLISECONDS BYTES[,BYTES...] [BETWEEN]
  *
  * Each operation is measured with each size for MILLISECONDS; rank 0 prints a line of mpi_paired.h
  * for each: microseconds of a call. Nothing is between the calls of a block, so whoever need not
  * wait runs ahead: the root of a broadcast whose root stays the same, and the others of a reduce.
  * Of those whose name ends in -turns, ranks are the root in turn. Reductions add doubles.
+ *
+ * With BETWEEN, each rank writes as many bytes of other memory between two calls, as a step of a
+ * program does, so that what a call finds of the library in the caches is what is left of it; then
+ * the ranks meet by a counter in shared memory, and the call alone is timed.
  */
+#include <sched.h>
+
 #include "mpi_paired.h"
 
 enum { MOST_RANKS = 256 };
 
 static unsigned char *send, *receive;
 static int rank, size, root, turns, bytes;
+static unsigned char *other;
+static size_t between;
+/* How often a rank has come, and how often all of them have to have. */
+static long *came, all_came;
 
 static void bcast(void)
 {
@@ -68,10 +78,42 @@ static const struct {
 
 static void (*work)(void);
 
+static void work_elsewhere(void)
+{
+	for (size_t i = 0; i < between; i += 64)
+		other[i]++;
+	all_came += size;
+	__atomic_add_fetch(came, 1, __ATOMIC_ACQ_REL);
+	while (__atomic_load_n(came, __ATOMIC_ACQUIRE) < all_came)
+		sched_yield();
+}
+
+/* A call takes a small part of what is between two. */
+enum { FEWER = 32 };
+
+static double timed_alone(int calls)
+{
+	double all = 0;
+
+	for (int i = 0; i < calls; i++) {
+		double start;
+
+		if (turns)
+			root = i % size;
+		work_elsewhere();
+		start = paired_now();
+		work();
+		all += paired_now() - start;
+	}
+	return all / calls;
+}
+
 static double timed(int calls)
 {
 	double start = paired_now();
 
+	if (between)
+		return timed_alone(calls / FEWER + 1);
 	for (int i = 0; i < calls; i++) {
 		if (turns)
 			root = i % size;
@@ -122,7 +164,8 @@ int main(int argc, char **argv)
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &size);
-	for (char *word = argc == 3 ? strtok(argv[2], ",") : NULL; word && count < 32; word = strtok(NULL, ",")) {
+	for (char *word = argc == 3 || argc == 4 ? strtok(argv[2], ",") : NULL; word && count < 32;
+	     word = strtok(NULL, ",")) {
 		sizes[count] = atoi(word);
 		if (sizes[count] < 8 || sizes[count] % 8 || sizes[count] > 1 << 20)
 			count = 32;
@@ -131,13 +174,27 @@ int main(int argc, char **argv)
 		count++;
 	}
 	if (!count || count > 32 || size > MOST_RANKS) {
-		fprintf(stderr, "usage: mpirun -n 2 mpi_short MILLISECONDS BYTES[,BYTES...], in whole doubles\n");
+		fprintf(stderr, "usage: mpirun -n 2 mpi_short MILLISECONDS BYTES[,BYTES...] [BETWEEN], BYTES in whole "
+				"doubles\n");
 		MPI_Abort(MPI_COMM_WORLD, 2);
 	}
+	between = argc == 4 ? strtoul(argv[3], NULL, 10) : 0;
 	send = calloc(size, most);
 	receive = calloc(size, most);
-	if (!send || !receive)
+	other = calloc(1, between + 1);
+	if (!send || !receive || !other)
 		MPI_Abort(MPI_COMM_WORLD, 1);
+	MPI_Win window = MPI_WIN_NULL;
+	if (between) {
+		MPI_Aint length;
+		int unit;
+
+		PMPI_Win_allocate_shared(rank ? 0 : sizeof(*came), 1, MPI_INFO_NULL, MPI_COMM_WORLD, &came, &window);
+		PMPI_Win_shared_query(window, 0, &length, &unit, &came);
+		if (!rank)
+			*came = 0;
+		PMPI_Barrier(MPI_COMM_WORLD);
+	}
 	for (int op = 0; op < (int)(sizeof(operations) / sizeof(*operations)); op++)
 		for (turns = 0; turns <= operations[op].has_root; turns++)
 			for (int k = 0; k < count; k++) {
@@ -150,8 +207,11 @@ int main(int argc, char **argv)
 				same = verified(op);
 				paired(name, bytes, timed, atof(argv[1]), 1, same, "");
 			}
+	if (between)
+		PMPI_Win_free(&window);
 	free(send);
 	free(receive);
+	free(other);
 	MPI_Finalize();
 	return 0;
 }

@@ -127,11 +127,12 @@ impl Kind {
             Kind::PingPong => Benchmark::ping_pong(ops, options, output),
             Kind::Dense => {
                 let sizes = "2048,4096,8192,16384,32768,65536,131072";
-                Benchmark::of_sizes(ops, "Dense messages", ("mpi_dense", sizes), options)
+                Benchmark::of_sizes(ops, "Dense messages", ("mpi_dense", sizes), &[], options)
             }
             Kind::Short => {
                 let sizes = "8,64,128,512,1024,4096";
-                Benchmark::of_sizes(ops, "Short collectives", ("mpi_short", sizes), options)
+                let title = "Short collectives";
+                Benchmark::of_sizes(ops, title, ("mpi_short", sizes), &["between"], options)
             }
             Kind::FreshTypes => Benchmark::fresh_types(ops, options),
             Kind::Collectives => Benchmark::collectives(ops, options),
@@ -287,15 +288,21 @@ impl Benchmark {
         ops: &str,
         title: &'static str,
         (program, sizes): (&'static str, &str),
+        more: &[&str],
         options: &[String],
     ) -> Result<Benchmark, String> {
-        let settings = settings(options, &["ranks", "sizes"])?;
+        let settings = settings(options, &[&["ranks", "sizes"], more].concat())?;
         let sizes = settings.numbers("sizes", sizes)?;
         let sizes: Vec<_> = sizes.iter().map(usize::to_string).collect();
         let budget = settings.either(30, 100).to_string();
         let ranks = settings.numbers("ranks", "2")?;
+        let mut words = vec![budget, sizes.join(",")];
+        for name in more {
+            if settings.get(name).is_some() {
+                words.push(settings.number(name, 0)?.to_string());
+            }
+        }
         let mut benchmark = Benchmark::new(ops, title, "", (2, 5), settings)?;
-        let words = [budget, sizes.join(",")];
         let programs = ranks
             .into_iter()
             .map(|ranks| Program::new(program, ranks, words.clone()));
@@ -497,6 +504,11 @@ mod tests {
             ["mpi_dense 2: 100 4096,8192", "mpi_dense 4: 100 4096,8192"]
         );
         assert_eq!(quick("short"), "mpi_short 2: 30 8,64,128,512,1024,4096");
+        assert_eq!(
+            lines(&of("short", "--sizes 8 --between 4194304").unwrap()),
+            ["mpi_short 2: 100 8 4194304"]
+        );
+        assert!(of("dense", "--between 4096").is_err());
         assert_eq!(
             quick("latency,bandwidth"),
             "mpi_vector 2: latency,bandwidth 80 4"
