@@ -66,17 +66,16 @@ step() {
     fi
 }
 
-# need COMMAND PACKAGE: installs PACKAGE when COMMAND is missing, and upgrades none.
+# need COMMAND PACKAGE: installs PACKAGE when COMMAND is missing, if that gives no other package another upstream version.
 need() {
     command -v "$1" >/dev/null && return
     # shellcheck source=/dev/null
     . "${BASH_SOURCE[0]%/*}/packages.sh"
-    local sudo=() upgraded
+    local sudo=()
     ((EUID == 0)) || sudo=(sudo)
     command -v apt-get >/dev/null || die "'$1' is missing; please install it"
     say "'$1' is missing: installing the package '$2'"
     "${sudo[@]}" apt-get -qq update >&2 || die "cannot install '$2'; please install it by hand"
-    upgraded=$(upgraded_by "$2")
-    [[ -z $upgraded ]] || die "installing '$2' would upgrade $upgraded; please install it by hand"
+    may_install "$2" || die "cannot install '$2'; please install it by hand"
     "${sudo[@]}" apt-get -qq install -y --no-upgrade "$2" >&2 || die "cannot install '$2'; please install it by hand"
 }

@@ -16,22 +16,41 @@ missing_packages() {
     done
 }
 
-# upgraded_by PACKAGE...: the packages of this machine that apt-get would upgrade to install these, in one line.
-upgraded_by() {
+# upgrades_for PACKAGE...: the packages of this machine that apt-get would upgrade to install these, a line each: name,
+# old and new version, and whether the upstream version is the same. It is that for security and stable updates, which
+# packages of the same source wait for: libevent-dev can be installed beside its own revision of libevent alone.
+upgrades_for() {
     apt-get --simulate install --no-install-recommends --no-upgrade "$@" 2>/dev/null |
-        sed -n 's/^Inst \([^ ]*\) \[.*/\1/p' | paste -sd ' ' || true
+        sed -n 's/^Inst \([^ ]*\) \[\([^]]*\)\] (\([^ ]*\) .*/\1 \2 \3/p' |
+        awk '
+            function upstream(version) {
+                sub(/\+b[0-9]+$/, "", version)
+                sub(/[+~]deb[0-9]+u[0-9]+$/, "", version)
+                sub(/-[^-]*$/, "", version)
+                return version
+            }
+            { print $0, upstream($2) == upstream($3) ? "same" : "other" }' || true
 }
 
-# install_packages PACKAGE...: installs them, as root only, and upgrades none. Fails when it cannot.
-install_packages() {
-    ((EUID == 0)) && command -v apt-get >/dev/null || return 1
-    apt-get -qq update || return 1
-    local upgraded
-    upgraded=$(upgraded_by "$@")
-    if [[ -n $upgraded ]]; then
-        echo "installing $* would upgrade $upgraded; do that yourself: apt-get install $*" >&2
+# may_install PACKAGE...: says what installing these updates. It fails where a package would get another upstream version.
+may_install() {
+    local name old new upstream same='' other=''
+    while read -r name old new upstream; do
+        local -n list=$upstream
+        list+=", $name from $old to $new"
+    done < <(upgrades_for "$@")
+    if [[ -n $other ]]; then
+        echo "installing $* would upgrade ${other#, }; do that yourself: apt-get install $*" >&2
         return 1
     fi
+    [[ -z $same ]] || echo "installing $* updates ${same#, }" >&2
+}
+
+# install_packages PACKAGE...: installs them, as root only. It gives no package of the machine another upstream version.
+# Fails when it cannot.
+install_packages() {
+    ((EUID == 0)) && command -v apt-get >/dev/null || return 1
+    apt-get -qq update && may_install "$@" || return 1
     DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends --no-upgrade "$@" >/dev/null
 }
 
