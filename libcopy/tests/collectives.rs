@@ -6,11 +6,14 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use libcopy::datatype::Layout;
 use libcopy::policy::{Oversubscription, Policy};
-use libcopy::{Error, Parts, RecvBuffer, SendBuffer, Team, TransportKind, plan, team, topology};
+use libcopy::{
+    Error, Parts, RecvBuffer, SendBuffer, Team, TeamKey, TransportKind, plan, team, topology,
+};
 use proptest::prelude::*;
 
 mod layouts;
@@ -1743,6 +1746,61 @@ fn late(team: &mut Team, what: &str) {
     };
     let error = result.unwrap_err();
     assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+}
+
+/// A rank whose operation of the program panics, and that goes on without the team, is not waited
+/// for.
+#[test]
+fn a_call_that_panics_is_an_error_for_all() {
+    for what in ["reduce", "allreduce", "scan", "reduce_scatter"] {
+        for len in [8, 3000, 1 << 20] {
+            let (key, ended) = (TeamKey::random().unwrap(), AtomicUsize::new(0));
+            std::thread::scope(|scope| {
+                for rank in 0..3 {
+                    let (key, ended) = (&key, &ended);
+                    scope.spawn(move || panicking(key, rank, (what, len), ended));
+                }
+            });
+        }
+    }
+}
+
+fn panicking(key: &TeamKey, rank: usize, (what, len): (&str, usize), ended: &AtomicUsize) {
+    let mut team = Team::join(key, rank, 3).unwrap();
+    team.barrier().unwrap();
+    let (send, mut recv) = (vec![1u8; 3 * len], vec![0u8; len]);
+    let (own, counts) = (&send[..len], [len; 3]);
+    let combine = |from: &[u8], to: &mut [u8]| {
+        assert_ne!(rank, 1, "a panic that is meant");
+        add(from, to);
+    };
+    let call = || match what {
+        "reduce" => {
+            let recv = (rank == 1).then_some(&mut recv[..]);
+            team.reduce_bytes(Some(own), recv, 1, 4, combine)
+        }
+        "allreduce" => team.allreduce_bytes(Some(own), &mut recv, 4, combine),
+        "scan" => team.scan_bytes(Some(own), &mut recv, 4, combine),
+        _ => team.reduce_scatter_bytes(&send, &mut recv, &counts, 4, combine),
+    };
+    let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
+    let result = match (rank, called) {
+        (1, Err(_)) => {
+            // This rank does not leave either before the others are done.
+            let started = Instant::now();
+            while ended.load(Ordering::Acquire) < 2 && started.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            team.barrier()
+        }
+        (1, Ok(_)) => panic!("{what} of {len} bytes: nothing was combined"),
+        // Who does not need the rank in this call hears of it in the next one.
+        (_, called) => called.unwrap().and_then(|()| team.barrier()),
+    };
+    ended.fetch_add(1, Ordering::Release);
+    let error = result.unwrap_err();
+    let is_broken = matches!(error, Error::Broken { rank: 1 });
+    assert!(is_broken, "{what} of {len} bytes: {error}");
 }
 
 #[test]

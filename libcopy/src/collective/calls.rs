@@ -27,16 +27,15 @@ impl Team {
         if self.size() == 1 {
             return self.check_home();
         }
-        let result = self.begin(Call::new(Op::Barrier, 0, 0)).and_then(|()| {
-            if direct::takes(self, 0) {
-                return direct::barrier(self);
+        self.collective((Op::Barrier, 0, 0), |team| {
+            if direct::takes(team, 0) {
+                return direct::barrier(team);
             }
-            match exchange::steps(self, 0) {
-                Some(steps) => exchange::barrier(self, &steps),
-                None => Ok(self.mailbox.barrier()?),
+            match exchange::steps(team, 0) {
+                Some(steps) => exchange::barrier(team, &steps),
+                None => Ok(team.mailbox.barrier()?),
             }
-        });
-        Ok(self.settle(result)?)
+        })
     }
 
     /// Bytes of a part, of a gather or scatter in place: the root has those of all ranks.
@@ -68,13 +67,12 @@ impl Team {
         run: impl FnOnce(&mut Self) -> Boxed<()>,
     ) -> Result<()> {
         let size = self.size();
-        let result = if root < size {
-            let call = Call::new(op, root, len);
-            self.begin(call).and_then(|()| run(self))
+        let done = if root < size {
+            self.operation(Call::new(op, root, len), run)
         } else {
-            Err(Error::argument("root", root, ..size).into())
+            self.settle(Err(Error::argument("root", root, ..size).into()))
         };
-        Ok(self.settle(result)?)
+        Ok(done?)
     }
 
     /// Copies the root's `data` into everybody's.

@@ -339,8 +339,7 @@ impl Team {
             root: 1,
             len: choice.number(),
         };
-        let agreed = self.begin(call).and_then(|()| Ok(self.agree(call)?));
-        self.settle(agreed)?;
+        self.operation(call, |team| Ok(team.agree(call)?))?;
         self.policy.asynchronous = choice;
         self.prepare_offload();
         Ok(())
@@ -383,8 +382,7 @@ impl Team {
             root: 0,
             len: code,
         };
-        let agreed = self.begin(call).and_then(|()| Ok(self.agree(call)?));
-        self.settle(agreed)?;
+        self.operation(call, |team| Ok(team.agree(call)?))?;
         match kind {
             Some(kind) => self.force(kind),
             None => {
@@ -429,8 +427,23 @@ impl Team {
         Ok(())
     }
 
+    /// Does an operation: begins it, runs it and ends it. One that does not return, since `run`
+    /// panics or what it calls throws, breaks the team, as an error does.
+    #[inline]
+    pub(crate) fn operation(
+        &mut self,
+        call: Call,
+        run: impl FnOnce(&mut Self) -> Boxed<()>,
+    ) -> Boxed<()> {
+        let unless_done = Unwinding(self);
+        let team = &mut *unless_done.0;
+        let result = team.begin(call).and_then(|()| run(team));
+        std::mem::forget(unless_done);
+        self.settle(result)
+    }
+
     /// Starts an operation; all ranks count along.
-    pub(crate) fn begin(&mut self, call: Call) -> Boxed<()> {
+    fn begin(&mut self, call: Call) -> Boxed<()> {
         self.check_home()?;
         if let Some(offload) = &self.offload {
             offload.reap();
@@ -511,8 +524,6 @@ impl Team {
     /// Our messages, and what waits for peers.
     pub(crate) fn messages(&mut self) -> Result<(&mut Messenger, &Waiter)> {
         self.check_home()?;
-        // A call that has panicked has not said so.
-        self.mailbox.waiter.leave();
         if self.messenger.is_none() {
             let may = |kind| self.forced.is_none_or(|forced| forced == kind);
             let cma = self.cma.as_ref().filter(|_| may(TransportKind::Cma));
@@ -957,14 +968,24 @@ fn gathered(
     }
 }
 
+/// A rank in an operation, dropped where that unwinds.
+struct Unwinding<'a>(&'a mut Team);
+
+impl Drop for Unwinding<'_> {
+    fn drop(&mut self) {
+        let rank = self.0.rank();
+        self.0.give_up();
+        // The team is broken, and keeps the reason.
+        let _ = self.0.settle::<()>(Err(Error::Broken { rank }.into()));
+    }
+}
+
 impl Drop for Team {
     fn drop(&mut self) {
         // A forked child has inherited it; the rank is its parent.
         if self.check_home().is_err() {
             return;
         }
-        // If a call of ours has panicked, it is over, too.
-        self.mailbox.waiter.leave();
         // Before the others hear that we left: our memory is still read or written.
         if let Some(offload) = &self.offload {
             offload.retire();

@@ -85,6 +85,12 @@ impl Participants {
         self.table.admits(self.coming())
     }
 
+    /// Nothing more comes of any operation, and all ranks hear of that. Whether this is the first
+    /// rank that says so; a forked child says nothing.
+    fn give_up(&self) -> bool {
+        self.home.is_here() && self.table.broken().swap(1, Ordering::AcqRel) == 0
+    }
+
     /// The number of the next operation; all ranks count alike.
     fn next(&self) -> u64 {
         self.last.fetch_add(1, Ordering::Relaxed) + 1
@@ -93,6 +99,15 @@ impl Participants {
     /// The number that the next operation will have.
     pub fn coming(&self) -> u64 {
         self.last.load(Ordering::Relaxed) + 1
+    }
+}
+
+/// A rank that combines a piece, dropped where that unwinds: nobody waits for the rest of it.
+struct Unwinding<'a>(&'a Participants);
+
+impl Drop for Unwinding<'_> {
+    fn drop(&mut self) {
+        self.0.give_up();
     }
 }
 
@@ -520,8 +535,7 @@ impl Operation {
 
     /// Nothing more comes of it: all ranks hear of that.
     fn fail(&mut self, failure: Failure) {
-        self.is_first =
-            self.group.home.is_here() && self.group.table.broken().swap(1, Ordering::AcqRel) == 0;
+        self.is_first = self.group.give_up();
         self.failure = Some(failure);
     }
 
@@ -771,7 +785,10 @@ impl Operation {
                     is_moved: false,
                 });
             }
-            match self.combine_piece(&all) {
+            let unless_done = Unwinding(&group);
+            let combined = self.combine_piece(&all);
+            std::mem::forget(unless_done);
+            match combined {
                 Ok(None) => return,
                 Ok(Some(len)) => *left = left.saturating_sub(len),
                 Err(why) => self.fail(Failure::Failed(why)),
@@ -946,6 +963,7 @@ impl Operation {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::os::fd::AsRawFd;
+    use std::panic::AssertUnwindSafe;
 
     use super::super::table::ONE_AFTER_ANOTHER;
     use super::*;
@@ -1271,5 +1289,44 @@ mod tests {
         assert_eq!(second.failure(), Some((&Failure::Broken, false)));
         assert!(first.is_over() && second.is_over());
         assert!(!groups[0].admits_next() && !groups[1].admits_next());
+    }
+
+    /// What the program's operation does.
+    struct Panics;
+
+    impl Combine for Panics {
+        fn size(&self) -> usize {
+            8
+        }
+
+        unsafe fn add(&self, _: *const u8, _: *mut u8, _: usize) -> Result<(), String> {
+            panic!("meant")
+        }
+    }
+
+    #[test]
+    fn all_hear_of_a_rank_whose_operation_panics() {
+        let groups = groups(2, &[]);
+        let mut bytes = [[0u8; 64]; 4];
+        let mut places = bytes.iter_mut().map(|bytes| bytes.as_mut_ptr());
+        let mut begin = |group| {
+            let buffers = (places.next().unwrap(), places.next().unwrap());
+            let shape = Shape {
+                op: Op::Allreduce,
+                root: 0,
+                bytes: 64,
+            };
+            // SAFETY: the buffers have these bytes, and outlive the operations.
+            unsafe {
+                Operation::begin(group, shape, buffers, (false, None), Some(Box::new(Panics)))
+            }
+        };
+        let (mut first, mut second) = (begin(&groups[0]), begin(&groups[1]));
+        let advanced = AssertUnwindSafe(|| first.advance(usize::MAX));
+        assert!(std::panic::catch_unwind(advanced).is_err());
+        for operation in [&mut first, &mut second] {
+            operation.advance(usize::MAX);
+            assert_eq!(operation.failure(), Some((&Failure::Broken, false)));
+        }
     }
 }
