@@ -124,13 +124,13 @@ static void many(int most_descriptors, int most_kib)
 }
 
 // Communicators of the same processes have one team for each order, once they have moved enough for
-// it.
+// it: at most 16 times 9 MiB, if making the first one took long.
 static void make_teams(unsigned char *bytes)
 {
 	for (int order = 0; order < 2; order++) {
 		MPI_Comm comm;
 		MPI_Comm_split(MPI_COMM_WORLD, 0, order ? -rank : rank, &comm);
-		for (int i = 0; i < 64; i++)
+		for (int i = 0; i < 150; i++)
 			check(comm, i % size, i, bytes);
 		MPI_Comm_free(&comm);
 	}

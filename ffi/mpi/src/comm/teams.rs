@@ -16,8 +16,9 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libcopy::TeamKey;
 use libcopy::lock::lock;
@@ -39,24 +40,15 @@ const LED: usize = 64;
 /// Lists of processes whose first calls a leader remembers.
 const ASKED: usize = 64;
 /// Bytes that the large calls of the same processes have to move on each rank before they have a
-/// team: about as many as are moved in the time that making a team takes. Where a call gains no
-/// more than the time of a copy, no program loses more by waiting for a team than by having it at
-/// once.
-///
-/// Making a team took 0.8 to 1.1 ms for two ranks, 5 ms for 16 and 71 to 90 ms for 128 on an AMD
-/// EPYC with two processors, so [`MAKING`] for each rank of a processor, in which time 9 MiB are
-/// moved there. Where ranks share a processor, calls take as much longer as making the team does.
-const PRICE: u64 = 9 << 20;
-/// What making a team takes for each rank that shares a processor.
+/// team, if making one takes [`MAKING`] for each rank of a processor: about as many as are moved in
+/// that time. Where a call gains no more than the time of a copy, no program loses more by waiting
+/// for a team than by having it at once. Where ranks share a processor, calls take as much longer
+/// as making the team does.
+const BYTES: u64 = 9 << 20;
+/// What making a team takes for each rank that shares a processor, as long as this process has not
+/// made one: 0.8 to 1.1 ms for two ranks, 5 ms for 16 and 71 to 90 ms for 128 on an AMD EPYC with
+/// two processors, where 9 MiB are moved in a millisecond.
 const MAKING: Duration = Duration::from_millis(1);
-
-/// What the calls of the ranks of this machine have to take before they have a team: so many times
-/// what making it takes.
-fn price_in_time(ranks: usize) -> Duration {
-    let local = bootstrap::local_ranks().map_or(ranks, |local| local.clamp(1, ranks));
-    let cpus = Topology::current().cpus.len().max(1);
-    MAKING * local.div_ceil(cpus) as u32 * PATIENCE
-}
 
 /// Calls may gain more than the time of a copy: a short one that finds little of either library in
 /// the caches, as between two steps of a program, takes a sixth to nine tenths of the time with a
@@ -66,6 +58,55 @@ fn price_in_time(ranks: usize) -> Duration {
 /// large calls have taken this many times as long as making it takes. That is when a team that
 /// spares a quarter of this time would have paid; one that gains nothing costs a quarter of it.
 const PATIENCE: u32 = 4;
+
+/// What making a team took on this process for each rank that shares a processor, in nanoseconds:
+/// the least, since others may come late. 0 before the first.
+#[derive(Debug)]
+struct Making(AtomicU64);
+
+static MADE_IN: Making = Making(AtomicU64::new(0));
+
+impl Making {
+    /// Notes what one has taken.
+    fn note(&self, took: Duration, sharing: u32) {
+        // Neither a clock that stands still nor a process that was stopped makes teams free, or
+        // keeps them away.
+        let took = (took / sharing).clamp(MAKING / 16, MAKING * 16);
+        let took = took.as_nanos() as u64;
+        let least = |before| (before == 0 || took < before).then_some(took);
+        // There is nothing to do if it was less before.
+        let _ = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, least);
+    }
+
+    /// What the large calls of ranks have to move or to take before these have a team, of which
+    /// `sharing` share a processor.
+    fn price(&self, sharing: u32) -> Price {
+        let nanos = match self.0.load(Ordering::Relaxed) {
+            0 => MAKING.as_nanos() as u64,
+            nanos => nanos,
+        };
+        Price {
+            bytes: BYTES / MAKING.as_micros() as u64 * nanos / 1000,
+            time: Duration::from_nanos(nanos) * sharing * PATIENCE,
+        }
+    }
+}
+
+/// What has to be moved on each rank, or how long it has to take, before there is a team.
+#[derive(Debug, PartialEq, Eq)]
+struct Price {
+    bytes: u64,
+    time: Duration,
+}
+
+/// How many of the ranks share a processor of this machine.
+fn sharing(ranks: usize) -> u32 {
+    let local = bootstrap::local_ranks().map_or(ranks, |local| local.clamp(1, ranks));
+    let cpus = Topology::current().cpus.len().max(1);
+    local.div_ceil(cpus) as u32
+}
 
 /// What a communicator says when it asks for a team.
 #[derive(Clone, Copy, Debug, Default)]
@@ -130,8 +171,8 @@ struct Asked {
     /// Bytes that its large calls have moved on each rank, and what they have taken on this one.
     moved: u64,
     time: Duration,
-    /// [`price_in_time`]
-    price: Duration,
+    /// Of its ranks, those that share a processor.
+    sharing: u32,
 }
 
 impl Asked {
@@ -141,8 +182,9 @@ impl Asked {
     }
 
     /// Whether a team costs little beside what the calls have come to.
-    fn has_paid(&self) -> bool {
-        self.moved >= PRICE || self.time >= self.price
+    fn has_paid(&self, making: &Making) -> bool {
+        let price = making.price(self.sharing);
+        self.moved >= price.bytes || self.time >= price.time
     }
 }
 
@@ -239,12 +281,12 @@ fn decide(abi: &Abi, list: &[c_int], demand: Demand) -> Offer {
         list: list.to_vec(),
         moved: 0,
         time: Duration::ZERO,
-        price: price_in_time(list.len()),
+        sharing: sharing(list.len()),
     });
     asks.add(demand);
     // One more beside a team that is in use is earned with the fourth large call of one
     // communicator at the earliest.
-    let has_paid = asks.has_paid() && (is_first || demand.calls >= 4);
+    let has_paid = asks.has_paid(&MADE_IN) && (is_first || demand.calls >= 4);
     let earned = demand.at_once || least().is_some() || !is_governed() || has_paid;
     if !earned || kept.iter().filter(led).count() >= LED {
         asked.push_back(asks);
@@ -293,6 +335,7 @@ pub fn of(
             kept.map_or(Err(Outcome::NoTeam), |kept| kept.made.clone())
         }
         MAKE => {
+            let started = Instant::now();
             let made = make();
             // The communicator of several nodes' leaders cannot outlive the one that it was made
             // for.
@@ -301,6 +344,7 @@ pub fn of(
                 return Some(made.map(|group| Lease { group, shared }));
             }
             if let (true, Ok(group)) = (led, &made) {
+                MADE_IN.note(started.elapsed(), sharing(size));
                 group.usage.lend(size);
             }
             let made_too = made.clone();
@@ -330,11 +374,12 @@ mod tests {
 
     #[test]
     fn bytes_or_time_pay_for_a_team() {
+        let making = Making(AtomicU64::new(0));
         let asked = || Asked {
             list: vec![0, 1],
             moved: 0,
             time: Duration::ZERO,
-            price: 2 * MAKING * PATIENCE,
+            sharing: 2,
         };
         let call = |bytes, time| Demand {
             calls: 1,
@@ -348,7 +393,7 @@ mod tests {
             (1..)
                 .find(|_| {
                     asked.add(demand);
-                    asked.has_paid()
+                    asked.has_paid(&making)
                 })
                 .unwrap()
         };
@@ -357,5 +402,15 @@ mod tests {
         assert_eq!(calls(call(1 << 16, 1000)), 8);
         // One that is long and moves little is not enough.
         assert_eq!(calls(call(1 << 16, 7000)), 2);
+
+        // Where a team is made in three times that, the calls have to come to as much more; the
+        // least counts, however long other ranks let wait for them, and within limits.
+        making.note(6 * MAKING, 2);
+        assert_eq!(calls(call(1 << 16, 7)), 3 * 144);
+        assert_eq!(calls(call(1 << 16, 1000)), 24);
+        making.note(60 * MAKING, 2);
+        assert_eq!(calls(call(1 << 16, 1000)), 24);
+        making.note(Duration::ZERO, 2);
+        assert_eq!(calls(call(1 << 16, 7)), 9);
     }
 }
