@@ -141,7 +141,7 @@ fn as_decided(
                 for &(rank, key) in &keys {
                     let (to, len) = place(rank);
                     // SAFETY: `to` is writable for `len` bytes.
-                    let pulled = unsafe { team.one_sided(key.kind())?.pull(rank, key, 0, to, len) };
+                    let pulled = unsafe { team.pull(rank, key, 0, to, len) }?;
                     copied = copied.and(pulled);
                 }
                 keep_own(flow);

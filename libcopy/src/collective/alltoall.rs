@@ -83,16 +83,15 @@ unsafe fn pull(
 ) -> Boxed<()> {
     if let Place::Dense(base) = to {
         // SAFETY: the caller's promise.
-        return unsafe { Ok(team.one_sided(key.kind())?.pull(rank, key, at, base, len)?) };
+        return unsafe { Ok(team.pull(rank, key, at, base, len)??) };
     }
     let mut scratch = Scratch::new(len.min(PULLED))?;
     let packed = scratch.as_mut_ptr();
-    let transport = team.one_sided(key.kind())?;
     (0..len).step_by(PULLED).try_for_each(|start| {
         let n = PULLED.min(len - start);
         // SAFETY: the scratch memory has room for `n` bytes; the caller's promise.
         unsafe {
-            transport.pull(rank, key, at + start as u64, packed, n)?;
+            team.pull(rank, key, at + start as u64, packed, n)??;
             to.unpack(packed, start..start + n, false);
         }
         Ok(())

@@ -357,18 +357,16 @@ impl Team {
                     continue;
                 };
                 let (start, len) = range(claimed, job.len);
-                // As in `copy_as_leaf`.
-                self.mailbox.waiter.verdict()?;
-                let transport = self.one_sided(kind)?;
+                let at = start as u64;
                 // SAFETY: the piece is inside what the caller vouches for.
                 let copied = job.key(kind).map(|key| unsafe {
                     let base = job.base.add(start);
                     match direction {
-                        Direction::ToLeaf => transport.push(job.leaf, key, start as u64, base, len),
-                        Direction::ToRoot => transport.pull(job.leaf, key, start as u64, base, len),
+                        Direction::ToLeaf => self.push(job.leaf, key, at, base, len),
+                        Direction::ToRoot => self.pull(job.leaf, key, at, base, len),
                     }
                 });
-                if !matches!(copied, Some(Ok(()))) {
+                if !matches!(copied.transpose()?, Some(Ok(()))) {
                     failed[index] = true;
                     open[index] = false;
                 }
@@ -401,17 +399,14 @@ impl Team {
                 alone.take()
             };
             let Some((start, len)) = piece else { break };
-            // Who failed has its memory back, and what we have mapped of it is still there.
-            self.mailbox.waiter.verdict()?;
-            let transport = self.one_sided(key.kind())?;
             let at = rts.offset + start as u64;
             // SAFETY: the piece is inside what the caller vouches for.
             copied = unsafe {
                 match direction {
-                    Direction::ToLeaf => transport.pull(root, key, at, base.add(start), len),
-                    Direction::ToRoot => transport.push(root, key, at, base.add(start), len),
+                    Direction::ToLeaf => self.pull(root, key, at, base.add(start), len),
+                    Direction::ToRoot => self.push(root, key, at, base.add(start), len),
                 }
-            };
+            }?;
         }
         let words = [u64::from(copied.is_err()), 0, 0, 0, 0, 0];
         self.mailbox

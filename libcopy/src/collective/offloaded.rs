@@ -542,16 +542,15 @@ impl Team {
         if low >= high {
             return Ok(());
         }
-        let transport = self.one_sided(TransportKind::Kmod)?;
         let key = RemoteKey::unmapped(region);
         let at = offset + low as u64;
         // SAFETY: the caller's promise.
         unsafe {
             let here = piece.base.add(piece.at + low);
-            match direction {
-                Direction::ToLeaf => Ok(transport.pull(owner, key, at, here, high - low)?),
-                Direction::ToRoot => Ok(transport.push(owner, key, at, here, high - low)?),
-            }
+            Ok(match direction {
+                Direction::ToLeaf => self.pull(owner, key, at, here, high - low)?,
+                Direction::ToRoot => self.push(owner, key, at, here, high - low)?,
+            }?)
         }
     }
 }

@@ -722,15 +722,14 @@ impl BoardTransport<'_, '_> {
                     _ => return Err(Error::corrupt("a place in a slot", at as u64).into()),
                 },
                 Reach::Key(key) => {
-                    let transport = self.team.one_sided(key.kind())?;
                     // SAFETY: the caller's promise.
                     let copied = unsafe {
                         if is_write {
-                            transport.push(rank, key, at as u64, ours, len)
+                            self.team.push(rank, key, at as u64, ours, len)
                         } else {
-                            transport.pull(rank, key, at as u64, ours, len)
+                            self.team.pull(rank, key, at as u64, ours, len)
                         }
-                    };
+                    }?;
                     if copied.is_ok() {
                         return Ok(());
                     }

@@ -4,8 +4,8 @@
 //! waiting.
 //!
 //! [`segment`] lays the memory out. [`ring`], [`doorbell`], [`barrier`], [`board`],
-//! [`contribution`], [`claims`] and [`reports`] are protocols on words in it, which `loom` checks
-//! through [`sync`]. [`leading`] is how all learn from rank 0 which of two ways is faster. [`wait`]
+//! [`contribution`], [`claims`], [`puts`] and [`reports`] are protocols on words in it, which `loom`
+//! checks through [`sync`]. [`leading`] is how all learn from rank 0 which of two ways is faster. [`wait`]
 //! waits for peers and notices who died, by [`turns`]; [`cause`] is why a team is broken.
 //! [`mailbox`] sends and receives messages. [`meeting`] is how ranks that do not see one file meet.
 //! [`anonymous`] is memory of processes that are no team. [`writes`] decides whether bytes for
@@ -22,6 +22,7 @@ pub(crate) mod leading;
 pub(crate) mod mailbox;
 pub(crate) mod meeting;
 pub(crate) mod message_segment;
+pub(crate) mod puts;
 pub(crate) mod reports;
 pub(crate) mod ring;
 pub(crate) mod segment;

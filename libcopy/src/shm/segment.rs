@@ -42,6 +42,7 @@ use super::contribution::{
 use super::doorbell::Doorbell;
 use super::leading::Choices;
 use super::meeting::{self, Directory, Failed, Guest, Host, Reply};
+use super::puts::Puts;
 use super::reports::Reports;
 use super::ring::{Counter, Head};
 use super::sync::{AtomicU64, Ordering};
@@ -56,7 +57,7 @@ use crate::team::key::TeamKey;
 use crate::topology::{self, CPU_WORDS};
 
 /// Set as the last step of making the segment: "libcopy" and the version of the layout.
-const READY: u64 = u64::from_le_bytes(*b"libcopy\x0c");
+const READY: u64 = u64::from_le_bytes(*b"libcopy\x0d");
 
 /// Most ranks a team may have.
 pub(crate) const MAX_RANKS: usize = 64 * RANK_WORDS;
@@ -155,6 +156,8 @@ pub(crate) struct RankBlock {
     pub(crate) device_error: AtomicU64,
     /// A request whose bytes the rank waits for, so that an idle rank may help; 0: none.
     pub(crate) help_request: AtomicU64,
+    /// What the rank writes to others' memory.
+    pub(crate) puts: Puts,
     /// The last operations that the rank called.
     pub(crate) calls: [CallRecord; HISTORY],
     /// A bit for each rank that has put something for this one into its ring for messages.

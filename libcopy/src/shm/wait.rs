@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::cause::{Cause, Kind};
 use super::segment::{HEALTH_EVERY, HISTORY, Segment};
-use super::sync::Ordering;
+use super::sync::{Ordering, fence};
 use crate::error::{Error, Result};
 use crate::op::{Call, Op};
 use crate::policy::Oversubscription;
@@ -374,6 +374,31 @@ impl Waiter {
         })
     }
 
+    /// Writes to a rank's memory, unless that may have it back.
+    ///
+    /// # Errors
+    ///
+    /// Why the team is broken.
+    pub(crate) fn put<T>(&self, rank: usize, write: impl FnOnce() -> T) -> Result<T> {
+        let puts = &self.segment.block(self.rank).puts;
+        puts.run(rank, || self.verdict(), write)
+    }
+
+    /// Waits until nobody writes to our memory any more, after the team was broken. It takes the
+    /// time of a copy, or as long as a rank in the middle of one is stopped.
+    pub(crate) fn wait_for_puts(&self) {
+        fence(Ordering::SeqCst);
+        for rank in (0..self.size).filter(|rank| *rank != self.rank) {
+            let is_under_way = || self.segment.block(rank).puts.are_to(self.rank);
+            while is_under_way() && !self.segment.has_died(rank) {
+                std::thread::sleep(SHORT_NAP);
+                if self.segment.look_around().is_err() {
+                    break;
+                }
+            }
+        }
+    }
+
     /// Breaks the team for everybody and returns the error for us. That a peer is gone is only the
     /// reason where nobody gave another one before: it may have gone because of that.
     #[cold]
@@ -458,6 +483,10 @@ impl Waiter {
             while preamble.broken.load(Ordering::Acquire) == 0 && start.elapsed() < HEALTH_EVERY {
                 std::thread::yield_now();
             }
+            let (set, seen) = (Ordering::AcqRel, Ordering::Relaxed);
+            let _ = preamble
+                .broken
+                .compare_exchange(0, cause.to_word(), set, seen);
         }
         for rank in 0..self.size {
             self.segment.block(rank).bell.ring();
@@ -469,6 +498,8 @@ impl Waiter {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::transport::TransportKind;
+    use crate::transport::remote_key::RemoteKey;
     use crate::{Team, TeamKey};
 
     fn pair() -> [Team; 2] {
@@ -530,6 +561,59 @@ mod tests {
         a.barrier().unwrap();
         assert!(DONE.load(Ordering::Relaxed) >= 3);
         late.join().unwrap();
+    }
+
+    /// Bytes that another rank is about to write do not come after the call has failed here, and no
+    /// others are written then.
+    #[test]
+    fn who_fails_waits_for_what_is_written_to_its_memory() {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static DONE: AtomicU32 = AtomicU32::new(0);
+        let [mut a, b] = pair();
+        let writer = std::thread::spawn(move || {
+            let waiter = &b.mailbox.waiter;
+            let put = waiter.put(0, || {
+                DONE.store(1, Ordering::Release);
+                while waiter.verdict().is_ok() {
+                    std::thread::yield_now();
+                }
+                std::thread::sleep(Duration::from_millis(20));
+                DONE.store(2, Ordering::Release);
+            });
+            put.expect("the team was whole");
+            waiter.put(0, || panic!("this memory was given back"))
+        });
+        while DONE.load(Ordering::Acquire) == 0 {
+            std::thread::yield_now();
+        }
+        let error = a.settle::<()>(Err(Error::argument("root", 9usize, ..2usize).into()));
+        assert!(matches!(*error.unwrap_err(), Error::Argument { .. }));
+        assert_eq!(DONE.load(Ordering::Acquire), 2);
+        let error = writer.join().unwrap().unwrap_err();
+        assert!(matches!(error, Error::Broken { rank: 0 }), "{error}");
+    }
+
+    /// Bytes that were read of a rank which may use its memory again are none of a call.
+    #[test]
+    fn what_is_read_of_a_rank_that_has_failed_is_an_error() {
+        let [a, b] = pair();
+        let (from, mut to) = ([7u8; 64], [0u8; 64]);
+        let key = RemoteKey::Cma {
+            base: from.as_ptr() as u64,
+            len: 64,
+        };
+        let mut pull = || {
+            // SAFETY: there is room for these bytes.
+            unsafe { b.pull(0, key, 0, to.as_mut_ptr(), 64) }
+        };
+        if !b.is_usable(TransportKind::Cma) {
+            return;
+        }
+        pull().unwrap().unwrap();
+        a.mailbox.waiter.break_team(Error::Broken { rank: 0 });
+        let error = *pull().unwrap_err();
+        assert!(matches!(error, Error::Broken { rank: 0 }), "{error}");
+        assert_eq!(to, from);
     }
 
     /// What goes wrong in a call is nothing to a rank that is still in the one before: who has gone

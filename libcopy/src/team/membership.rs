@@ -33,7 +33,7 @@ use crate::shm::leading::{Class, Leader};
 use crate::shm::mailbox::{Mailbox, Source, Step, Target};
 use crate::shm::meeting::{Failed, Host};
 use crate::shm::segment::{Blueprint, MAX_RANKS, Segment};
-use crate::shm::sync::Ordering;
+use crate::shm::sync::{Ordering, fence};
 use crate::shm::wait::Waiter;
 use crate::shm::writes::Writes;
 use crate::topology::Topology;
@@ -498,21 +498,23 @@ impl Team {
         if let Some(offload) = &mut self.offload {
             offload.ended();
         }
-        result.map_err(|error| {
-            if let Some(messenger) = &mut self.messenger {
-                messenger.give_up();
-            }
-            if let Some(kmod) = &mut self.kmod {
-                kmod.close();
-            }
-            if let Some(offload) = &self.offload {
-                offload.abandon();
-            }
-            match *error {
-                Error::Mismatch { .. } | Error::Broken { .. } => error,
-                error => self.mailbox.waiter.break_team(error).into(),
-            }
-        })
+        result
+            .map_err(|error| {
+                if let Some(messenger) = &mut self.messenger {
+                    messenger.give_up();
+                }
+                if let Some(kmod) = &mut self.kmod {
+                    kmod.close();
+                }
+                if let Some(offload) = &self.offload {
+                    offload.abandon();
+                }
+                match *error {
+                    Error::Mismatch { .. } | Error::Broken { .. } => error,
+                    error => self.mailbox.waiter.break_team(error).into(),
+                }
+            })
+            .inspect_err(|_| self.mailbox.waiter.wait_for_puts())
     }
 
     /// Fails in a forked child of the process that joined the team.
@@ -799,6 +801,48 @@ impl Team {
             TransportKind::Shm => None,
         };
         transport.ok_or(Error::corrupt("a transport", kind.number()))
+    }
+
+    /// Copies from byte `at` of what a rank has opened; the inner error is that of the transport.
+    /// A rank that fails has its memory back: what is copied after that is not what it gave.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Transport::pull`].
+    pub(crate) unsafe fn pull(
+        &self,
+        rank: usize,
+        key: RemoteKey,
+        at: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Boxed<Result<()>> {
+        let transport = self.one_sided(key.kind())?;
+        // SAFETY: the caller's promise.
+        let copied = unsafe { transport.pull(rank, key, at, to, len) };
+        fence(Ordering::Acquire);
+        self.mailbox.waiter.verdict()?;
+        Ok(copied)
+    }
+
+    /// Copies to byte `at` of what a rank has opened, which does not get it back meanwhile; the
+    /// inner error is that of the transport.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Transport::push`].
+    pub(crate) unsafe fn push(
+        &self,
+        rank: usize,
+        key: RemoteKey,
+        at: u64,
+        from: *const u8,
+        len: usize,
+    ) -> Boxed<Result<()>> {
+        let transport = self.one_sided(key.kind())?;
+        let waiter = &self.mailbox.waiter;
+        // SAFETY: the caller's promise.
+        Ok(waiter.put(rank, || unsafe { transport.push(rank, key, at, from, len) })?)
     }
 
     /// Opens memory to the peers through `kind`, or, where that fails (memory that cannot be

@@ -66,7 +66,7 @@ pub const TABLE: &[Layers] = &[
             < device
             < team/key
             < shm/sync
-            < shm/claims shm/doorbell shm/ring shm/reports shm/turns shm/anonymous shm/meeting
+            < shm/claims shm/doorbell shm/ring shm/puts shm/reports shm/turns shm/anonymous shm/meeting
             < shm/barrier shm/board shm/contribution shm/leading shm/writes
             < shm/segment
             < shm/cause shm/message_segment

@@ -7,7 +7,7 @@
 //! before its call returns. So no rank waits for one that is not in the library.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use super::engine::{Engines, Held, State};
@@ -83,6 +83,13 @@ impl Participants {
             self.table.close();
         }
         self.table.admits(self.coming())
+    }
+
+    /// Whether a rank has given one up: it may use its memory again, so what was read of it before
+    /// this was asked is not what it gave.
+    fn is_broken(&self) -> bool {
+        fence(Ordering::Acquire);
+        self.table.broken().load(Ordering::Acquire) != 0
     }
 
     /// Nothing more comes of any operation, and all ranks hear of that. Whether this is the first
@@ -600,7 +607,7 @@ impl Operation {
         }
         // A forked child's parent goes on with it.
         let is_here = self.group.home.is_here();
-        if !is_here || self.group.table.broken().load(Ordering::Acquire) != 0 {
+        if !is_here || self.group.is_broken() {
             self.failure.get_or_insert(Failure::Broken);
             return false;
         }
@@ -746,6 +753,9 @@ impl Operation {
                         between: Some(transfer.between),
                     };
                     self.owe(owed, &error);
+                    break;
+                }
+                if group.is_broken() {
                     break;
                 }
                 pieces.end(1);
@@ -904,6 +914,9 @@ impl Operation {
                         between: None,
                     };
                     self.owe(owed, &error);
+                    return Ok(None);
+                }
+                if group.is_broken() {
                     return Ok(None);
                 }
             }
