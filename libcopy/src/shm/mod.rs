@@ -4,12 +4,12 @@
 //! waiting.
 //!
 //! [`segment`] lays the memory out. [`ring`], [`doorbell`], [`barrier`], [`board`],
-//! [`contribution`], [`claims`], [`puts`] and [`reports`] are protocols on words in it, which `loom`
-//! checks through [`sync`]. [`leading`] is how all learn from rank 0 which of two ways is faster. [`wait`]
-//! waits for peers and notices who died, by [`turns`]; [`cause`] is why a team is broken.
-//! [`mailbox`] sends and receives messages. [`meeting`] is how ranks that do not see one file meet.
-//! [`anonymous`] is memory of processes that are no team. [`writes`] decides whether bytes for
-//! others go past the caches.
+//! [`contribution`], [`claims`], [`puts`] and [`reports`] are protocols on words in it, which
+//! `loom` checks through [`sync`]. [`leading`] is how all learn from rank 0 which of two ways is
+//! faster. [`wait`] waits for peers and notices who died, by [`turns`]; [`cause`] is why a team is
+//! broken. [`mailbox`] sends and receives messages. [`meeting`] is how ranks that do not see one
+//! file meet. [`anonymous`] is memory of processes that are no team. [`writes`] decides whether
+//! bytes for others go past the caches.
 
 pub mod anonymous;
 pub(crate) mod barrier;
